@@ -2,7 +2,7 @@
 # Guess: pyarrow's cast of a decimal to text writes all digits of its scale, as SQL databases do.
 # Happens: small values get an exponent, `1.000E-7`, and a zero of 18 places is `0E-18`: readers of plain numbers fail.
 # Version: pyarrow 26.0.1
-# Copes: spark_channel/connectors/files/formats/text.py
+# Copes: spark_channel/connectors/files/formats/text_encode.py
 . "$(dirname "$0")/common.bash"
 pip_install pyarrow==26.0.1
 observe python3 - <<'EOF'

@@ -3,7 +3,7 @@
 # Happens: it ignores line ends: two objects in one line are two rows, and an object over two lines is one. So its rows
 #   cannot be counted by lines, and an error's row number is no line number.
 # Version: pyarrow 26.0.1
-# Copes: spark_channel/connectors/files/formats/json_reader.py
+# Copes: spark_channel/connectors/files/formats/json_lines.py
 . "$(dirname "$0")/common.bash"
 pip_install pyarrow==26.0.1
 observe python3 - <<'EOF'

@@ -3,7 +3,7 @@
 # Happens: deltalake writes it again, and one with a lower version, too, after which the table names the lower one.
 #   Who writes must look before each commit, and commit to exactly the next version.
 # Version: deltalake 1.6.6
-# Copes: spark_channel/connectors/delta/writer.py
+# Copes: spark_channel/connectors/delta/lake_table.py
 . "$(dirname "$0")/common.bash"
 pip_install deltalake==1.6.6 pyarrow==26.0.1
 observe python3 - <<'EOF'

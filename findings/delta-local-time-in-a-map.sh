@@ -4,7 +4,7 @@
 # Happens: it does in a struct or a list, and not inside of a map. `DeltaTable.create` writes version 0 of such a table,
 #   and raises an error; nobody can open the table then, also not to repair it.
 # Version: deltalake 1.6.6
-# Copes: spark_channel/connectors/delta/writer.py
+# Copes: spark_channel/connectors/delta/columns.py
 . "$(dirname "$0")/common.bash"
 pip_install deltalake==1.6.6 pyarrow==26.0.1
 observe python3 - <<'EOF'

@@ -2,7 +2,7 @@
 # Guess: pyiceberg reads a NULL as NULL, in a column of any type.
 # Happens: a NULL list or map whose elements are structs is read as an empty one; a NULL list of numbers stays NULL.
 # Version: pyiceberg 0.12.0
-# Copes: spark_channel/connectors/iceberg/table.py
+# Copes: spark_channel/connectors/iceberg/data_files.py
 . "$(dirname "$0")/common.bash"
 pip_install 'pyiceberg[sql-sqlite,pyarrow]==0.12.0' pyarrow==26.0.1
 observe python3 - <<'EOF'

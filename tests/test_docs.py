@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from spark_channel.datax import load_job
-from spark_channel.replication.plan import check_replication
+from spark_channel.replication.faults import check_replication
 from tests import contents, source_map
 from tests.servers.mariadb import MariadbServer
 from tests.servers.opensearch import opensearch_server

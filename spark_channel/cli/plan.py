@@ -351,7 +351,8 @@ def _checked(check: "JobFileCheck", *, connect: bool) -> CheckResult:
 def _check_replication(path: Path, *, connect: bool) -> CheckResult:
     from spark_channel.cli.reach import reach_of_replication
     from spark_channel.replication.config import load_replication
-    from spark_channel.replication.plan import check_replication, plan_replication
+    from spark_channel.replication.faults import check_replication
+    from spark_channel.replication.plan import plan_replication
 
     faults, needs = check_replication(path)
     if faults:

@@ -6,7 +6,7 @@ import typer
 from rich.table import Table
 
 from spark_channel.cli.text import cell, json_line, print_table, say
-from spark_channel.connectors.files.replaced import put_back, replaced_files
+from spark_channel.connectors.files.replaced_files import put_back, replaced_files
 from spark_channel.progress.report import short
 
 __all__ = ["list_replaced", "put_files_back"]

@@ -44,6 +44,20 @@ Policy = Literal["evolve", "freeze", "discard_row", "discard_value"]
 Mode = Literal["full", "incremental", "full_then_changes"]
 _KEEPS_ONE_LINE = {"shown": 80}
 
+_OF_PLACE = "it is the same for all streams: write it below source or target"
+_OF_STREAM = "the stream's name says which table is read, and its 'object' where it goes"
+_NOT_FURTHER = {
+    **dict.fromkeys(("url", "path", "reader", "writer"), _OF_PLACE),
+    **dict.fromkeys(("dbtable", "query"), _OF_STREAM),
+    "where": "the stream has its own 'where'",
+    "hidevalues": "streams with masks set it",
+}
+_JOINED = ("columns", "source_options", "target_options")
+_MOST_NODES = 1_000_000
+_MOST_TEXT = 1 << 20
+"""Characters of a file: some 20 000 tables. They take 4 CPU seconds, and shorter values up to 20."""
+_NOISE = {"function-after", "function-before", "tuple", "dict", "[key]"}
+
 
 def _amount(value: object) -> int:
     return parse_amount(value)
@@ -127,16 +141,6 @@ class Contract(_Part):
     data_type: Policy = Field(
         "freeze", description="a column whose type does not hold the rows' values"
     )
-
-
-_OF_PLACE = "it is the same for all streams: write it below source or target"
-_OF_STREAM = "the stream's name says which table is read, and its 'object' where it goes"
-_NOT_FURTHER = {
-    **dict.fromkeys(("url", "path", "reader", "writer"), _OF_PLACE),
-    **dict.fromkeys(("dbtable", "query"), _OF_STREAM),
-    "where": "the stream has its own 'where'",
-    "hidevalues": "streams with masks set it",
-}
 
 
 class StreamOptions(_Part):
@@ -336,9 +340,6 @@ class Replication(_Part):
         ]
 
 
-_JOINED = ("columns", "source_options", "target_options")
-
-
 def over(under: StreamOptions, upper: StreamOptions) -> StreamOptions:
     """What holds where both match: `upper` counts more."""
     set_fields: dict[str, Any] = {name: getattr(upper, name) for name in upper.model_fields_set}
@@ -369,11 +370,6 @@ class _Loader(yaml.BaseLoader):
                 )
             names.add(name)
         return super().construct_mapping(node, deep)
-
-
-_MOST_NODES = 1_000_000
-_MOST_TEXT = 1 << 20
-"""Characters of a file: some 20 000 tables. They take 4 CPU seconds, and shorter values up to 20."""
 
 
 def _bounded(text: str) -> Any:
@@ -468,9 +464,6 @@ def _validated(content: Mapping[str, Any], where: str) -> Replication:
 def _by_cause(errors: list[Any]) -> list[Any]:
     """Unknown names first: a missing one may be one of them, misspelt."""
     return sorted(errors, key=lambda detail: detail["type"] == "missing")
-
-
-_NOISE = {"function-after", "function-before", "tuple", "dict", "[key]"}
 
 
 def _fault(error: dict[str, Any], content: Mapping[str, Any]) -> str:

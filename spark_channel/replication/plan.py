@@ -1,64 +1,52 @@
 """What a run of a replication would do, what it asks of the servers, and the faults of its file."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any, Literal
 
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.base.feed import FollowsTables, LogFacts
 from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.read.reader import SqlReader
-from spark_channel.connectors.sql.read.rights import lacking_to_read
-from spark_channel.connectors.sql.write.job import SqlWriter
-from spark_channel.connectors.sql.write.rights import lacking_to_write
-from spark_channel.errors import ChannelError, JobFileError, MissingPackageError, OptionError
-from spark_channel.option_types import resolve_references, without_references
-from spark_channel.progress.report import short
-from spark_channel.replication.config import (
-    Limit,
-    Place,
-    Replication,
-    StreamOptions,
-    load_replication,
-    over,
+from spark_channel.errors import ChannelError
+from spark_channel.replication.config import Limit, Replication
+from spark_channel.replication.deletes import kept_key
+from spark_channel.replication.demands import (
+    ROW_ESTIMATES,
+    estimated_rows,
+    followed_columns,
+    locks_of,
+    log_facts_of,
+    log_kept,
+    staging_of,
+    store_lacks,
+    unfollowed,
+    unreadable,
+    unwritable,
 )
-from spark_channel.replication.deletes import kept_key, with_columns
-from spark_channel.replication.drift import LoadColumns, decide
+from spark_channel.replication.drift import decide
 from spark_channel.replication.foreign_keys import ForeignKeys
 from spark_channel.replication.groups import looked_up
-from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.table_run import RunSettings, TableRun, reader_of, why_of, writer_of
 from spark_channel.replication.tables import (
     TableCopy,
-    batch_options,
     connector_of,
-    ends_fault,
     find_tables,
     options_but_names,
     target_schema,
 )
-from spark_channel.replication.tunnels import (
-    check_publication,
-    log_options,
-    options_of,
-    store_of,
-    tunnel_of,
-)
+from spark_channel.replication.tunnels import tunnel_of
 from spark_channel.service.windows import Speeds, seconds_for, zone_of
 from spark_channel.transfers.plan import OpenedTransfer, rehearse
-from spark_channel.transform.transformer import Transformer, prepare
-from spark_channel.tunnel.source import StreamSource
+from spark_channel.transform.transformer import prepare
 
-__all__ = ["RunPlan", "TablePlan", "check_replication", "plan_replication"]
+__all__ = ["RunPlan", "TablePlan", "plan_replication"]
 
 _AT_ONCE = 100
 _OF_A_TUNNEL = 2
@@ -159,7 +147,7 @@ def plan_replication(
     limit = replication.limit
     with keeping_sessions():
         unread, keys = (
-            _unreadable(replication, found_tables.copies),
+            unreadable(replication, found_tables.copies),
             ForeignKeys(found_tables.copies),
         )
         runs: dict[str, TableRun] = {}
@@ -213,7 +201,7 @@ def plan_replication(
             lasts(lambda table: (table.rows_between or (0, 0))[0]),
             lasts(lambda table: (table.rows_between or (0, 0))[1]),
         ),
-        _NUMBERS.get(source, ("the source's catalog", 0.0))[0],
+        ROW_ESTIMATES.get(source, ("the source's catalog", 0.0))[0],
         sum(sorted((table.staging or 0 for table in tables), reverse=True)[: replication.parallel]),
         waits,
         log,
@@ -248,14 +236,14 @@ def _log_of(
     if not any(table.mode == "full_then_changes" for table in tables):
         return "none is kept for this run; no transaction outlives a statement", ()
     try:
-        facts = _log_facts_of(replication)
+        facts = log_facts_of(replication)
         tunnel_of(replication).exists()
-        lacks = tuple(filter(None, (_store_lacks(replication),)))
+        lacks = tuple(filter(None, (store_lacks(replication),)))
     except ChannelError as error:
         return "unknown", (str(error),)
     if facts is None:
         return "unknown", lacks
-    return _log_kept(facts, seconds), (*facts.missing, *lacks)
+    return log_kept(facts, seconds), (*facts.missing, *lacks)
 
 
 def _lasts(limit: Limit, begin: datetime, rows: int, nbytes: int | None) -> float | None:
@@ -302,7 +290,7 @@ def _plan(
         return table_plan
     try:
         if unread:
-            every = (unread, _unwritable(copy), _unfollowed(replication, copy))
+            every = (unread, unwritable(copy), unfollowed(replication, copy))
             return replace(table_plan, fault="\n".join(filter(None, every)))
         if copy.mode == "full_then_changes":
             return _followed(replication, copy, table_plan, (source, target))
@@ -348,7 +336,7 @@ def _plan(
         "overwrite" if does == "replaces all rows" else "key" if "updates" in does else "append"
     )
     adds = [column for column in transfer.schema if target_columns is None or column.name in new]
-    source_lock, target_lock = _locks_of(source, target, writes)
+    source_lock, target_lock = locks_of(source, target, writes)
     rows = table_plan.rows if plan.rows is None else plan.rows
     nbytes = table_plan.nbytes if plan.nbytes is None else plan.nbytes
     return replace(
@@ -356,7 +344,7 @@ def _plan(
         does="; ".join(part for part in (does, outcome.why) if part),
         rows=rows,
         nbytes=nbytes,
-        rows_between=_estimated(source, rows),
+        rows_between=estimated_rows(source, rows),
         alters=_altered(copy.object, adds, target_columns),
         lacks=() if target_columns is None else keys.lacks(copy),
         left_out=keys.left_out(copy, transfer.left_out),
@@ -364,7 +352,7 @@ def _plan(
         builds=transfer.builds,
         source_lock=source_lock,
         target_lock=target_lock,
-        staging=_staging_of(target, nbytes),
+        staging=staging_of(target, nbytes),
         connections=plan.channels,
         columns=", ".join(f"{column.name} {column.type}" for column in transfer.schema),
         statement=statement,
@@ -381,7 +369,7 @@ def _followed(
         ChannelError: why the table cannot be followed.
     """
     keys = key_of(copy)
-    columns = _followed_columns(replication, copy)
+    columns = followed_columns(replication, copy)
     target_columns = target_schema(copy, writer_of(copy))
     decision = decide(copy.contract, columns, target_columns, keeps_columns=True)
     if decision.skip:
@@ -389,7 +377,7 @@ def _followed(
     names = [] if target_columns is None else [name.lower() for name in target_columns.names]
     new = [column for column in columns if column.name.lower() not in names]
     alters = bool(target_columns and new) and copy.contract.columns == "evolve"
-    if refusal := _unwritable(copy, alters=alters):
+    if refusal := unwritable(copy, alters=alters):
         return replace(table_plan, fault=refusal)
     if target_columns is not None and not copy.is_lake:
         key_options = {"writeMode": "upsert", "keyColumns": list(kept_key(keys, copy.deletes))}
@@ -397,7 +385,7 @@ def _followed(
         writer_of(keyed_copy).rehearse(
             WriteContext("plan", commit="job"), prepare(decision.steps, columns).output_schema
         )
-    source_lock, target_lock = _locks_of(*ends, "key")
+    source_lock, target_lock = locks_of(*ends, "key")
     # The base is read by short statements, whatever the options of the source say of other reads.
     others = {key: value for key, value in copy.reader.items() if key.lower() != "statementseconds"}
     reader = reader_of(replace(copy, reader={**others, "statementSeconds": 1}))
@@ -419,7 +407,7 @@ def _followed(
         statement=statement,
         server_plan=server_plan,
         does=does,
-        rows_between=_estimated(ends[0], table_plan.rows),
+        rows_between=estimated_rows(ends[0], table_plan.rows),
         columns=", ".join(f"{column.name} {column.type}" for column in columns),
         alters=_altered(copy.object, new, target_columns),
         source_lock=source_lock,
@@ -436,65 +424,6 @@ def _explained(transfer: OpenedTransfer) -> tuple[str, str]:
     return reader.explained(transfer.plan.tasks[0].split.params["split"])
 
 
-# What a run asks of the servers, for those who answer for them: locks, staging, log that is kept, and rights.
-
-
-_NUMBERS: Mapping[str, tuple[str, float]] = {
-    "postgresql": (
-        "pg_class, within about 10 %: autovacuum analyzes a table after so many changes",
-        0.1,
-    ),
-    "mysql": ("information_schema.tables, within about 50 %: InnoDB samples pages", 0.5),
-    "duckdb": ("duckdb_tables()", 0.0),
-    "sqlite": ("the span of the keys: at most so many", 0.0),
-}
-"""Where a source's numbers of rows come from, and by how much they may be wrong."""
-
-_READS: Mapping[str, str] = {
-    "postgresql": "ACCESS SHARE while a statement runs",
-    "mysql": "a metadata lock while a statement runs, and no row",
-    "sqlite": "shared, while a statement runs",
-    "duckdb": "the file is open for reading during the run",
-}
-_WRITES: Mapping[str, tuple[str, str, str]] = {
-    "postgresql": (
-        "ACCESS EXCLUSIVE from TRUNCATE to the publish's commit; it waits 2 s for that, and tries again",
-        "ROW EXCLUSIVE while the rows are published",
-        "ROW EXCLUSIVE and the changed rows, while they are published",
-    ),
-    "mysql": (
-        "all its rows (DELETE) while the rows are published",
-        "the new rows and a metadata lock, while they are published",
-        "the changed rows and a metadata lock, while they are published",
-    ),
-    "sqlite": ("the whole file while the rows are published",) * 3,
-    "duckdb": ("the whole file during the run: one process at a time may write it",) * 3,
-}
-"""The locks of an overwrite, of an append, and of a write by key."""
-_NO_LOCK = "none: the rows become visible by one commit of the table's log"
-_STAGED = ("postgresql", "mysql", "sqlite", "duckdb")
-"""Databases have the rows twice until they are published; files are written once."""
-
-
-def _estimated(source: str, rows: int | None) -> tuple[int, int] | None:
-    """Between which numbers the rows are, if the catalog is as exact as it usually is; None = it does not say."""
-    if rows is None:
-        return None
-    error = _NUMBERS.get(source, ("", 0.0))[1]
-    return int(rows * (1 - error)), -int(-rows * (1 + error) // 1)
-
-
-def _locks_of(source: str, target: str, writes: str) -> tuple[str, str]:
-    """The locks on the source's table and on the target's; `writes` is "overwrite", "append" or "key"."""
-    index = ("overwrite", "append", "key").index(writes)
-    return _READS.get(source, "those of a SELECT"), _WRITES.get(target, (_NO_LOCK,) * 3)[index]
-
-
-def _staging_of(target: str, nbytes: int | None) -> int | None:
-    """The bytes that the target stages for a table, about; 0 of files, whose staging is the new files themselves."""
-    return nbytes if target in _STAGED else 0
-
-
 def _altered(
     object_: str, new: Sequence[pa.Field], target_columns: pa.Schema | None
 ) -> tuple[str, ...]:
@@ -503,202 +432,3 @@ def _altered(
         columns = ", ".join(f"{column.name} {column.type}" for column in new)
         return (f"CREATE {object_} ({columns})",)
     return tuple(f"ALTER {object_} ADD {column.name} {column.type}" for column in new)
-
-
-def _unreadable(replication: Replication, copies: Sequence[TableCopy]) -> dict[str, str]:
-    """The streams whose tables the source's login may not read, each with what to do.
-
-    Raises:
-        ChannelError: the source does not answer.
-    """
-    tables = {copy.stream: copy.table for copy in copies if copy.table and not copy.fault}
-    reader = next((reader_of(copy) for copy in copies if copy.stream in tables), None)
-    if not isinstance(reader, SqlReader):
-        return {}
-    lacking = lacking_to_read(reader, {(table.schema, table.name) for table in tables.values()})
-    refusals = {name: lacking.get((table.schema, table.name), "") for name, table in tables.items()}
-    return {name: reason for name, reason in refusals.items() if reason}
-
-
-def _unwritable(copy: TableCopy, *, alters: bool = False) -> str:
-    """What to do for the rights that the target's login lacks; "" = it has them, or the target is not asked.
-
-    Raises:
-        ChannelError: the target does not answer.
-    """
-    follows = copy.mode == "full_then_changes" and not copy.is_lake
-    applied = {"writeMode": "apply"} if follows else {}
-    writer = writer_of(replace(copy, writer={**copy.writer, **applied}))
-    if not isinstance(writer, SqlWriter):
-        return ""
-    return lacking_to_write(writer.database, overwrite=copy.mode == "full", alters=alters)
-
-
-def _unfollowed(replication: Replication, copy: TableCopy) -> str:
-    """Why the log of a table that the login may not read cannot be followed either; "" = it can, or is not to be."""
-    if copy.mode != "full_then_changes" or copy.table is None:
-        return ""
-    try:
-        StreamSource(options_of(replication, [copy])).feed.joining(copy.table.dbtable, again=False)
-    except ChannelError as error:
-        return why_of(error)
-    return ""
-
-
-def _store_lacks(replication: Replication) -> str:
-    """What to do for the rights that the tunnel's store in a database of PostgreSQL asks for; "" = it has them.
-
-    Raises:
-        ChannelError: the store does not answer.
-    """
-    store, target = store_of(replication), connector_of(replication.target, "writer")
-    if store is None or target.name != "postgresql":
-        return ""
-    options = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
-    writer, _ = target.writer_with({**options, "writeMode": "apply"})
-    assert isinstance(writer, SqlWriter)
-    return lacking_to_write(writer.database, overwrite=False)
-
-
-def _followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:
-    """The columns that the target gets of a table that is followed. Holds its log to have its changes.
-
-    Raises:
-        ChannelError: the log does not have them, or the table cannot be followed; says what to do.
-    """
-    assert copy.table is not None
-    name = copy.table.dbtable
-    source = StreamSource(
-        {
-            **resolve_references(replication.source.options()),
-            **log_options(replication, [name]),
-            "dbtable": name,
-            "onSchemaChange": "evolve",
-        }
-    )
-    source.feed.schema()
-    StreamSource(options_of(replication, [copy])).feed.joining(name, again=False)
-    masks = copy.options.columns
-    steps: list[Transformer] = [MaskColumns.for_stream(copy.stream, masks)] if masks else []
-    if copy.options.load_columns:
-        steps.append(LoadColumns("plan", utc_now()))
-    return with_columns(prepare(steps, source.reader.schema()).output_schema, copy.deletes)
-
-
-def _log_facts_of(replication: Replication) -> LogFacts | None:
-    """What the source's log asks of the login and of the server; None = its connector does not say.
-
-    Raises:
-        ChannelError: the source does not answer.
-    """
-    options = {**resolve_references(replication.source.options()), **log_options(replication)}
-    source = StreamSource({**options, "tables": "*"})
-    reader = source.reader
-    if not isinstance(reader, FollowsTables):
-        return None
-    return reader.log_facts(source.options.slot)
-
-
-def _log_kept(facts: LogFacts, seconds: float | None) -> str:
-    """The log that the server keeps for a run: while existing rows are copied, and after that."""
-    if facts.bytes_per_second is None or seconds is None:
-        return facts.keeps
-    while_copying = (
-        f"about {short(facts.bytes_per_second * seconds)}B while the existing rows are copied"
-    )
-    return f"{facts.keeps}; {while_copying}, at the rate at which the server has written WAL on average"
-
-
-# The faults of the file, which are found without a connection.
-
-
-_Half = Literal["reader", "writer"]
-
-
-def check_replication(path: Path) -> tuple[list[str], list[str]]:
-    """Every fault of the file, and the packages that it needs and this Python does not have."""
-    try:
-        replication = load_replication(path)
-    except JobFileError as error:
-        return [str(error), *error.others], []
-    faults: list[str] = []
-    needs: list[str] = []
-    ends: tuple[tuple[str, _Half, Place], ...] = (
-        ("source", "reader", replication.source),
-        ("target", "writer", replication.target),
-    )
-    for name, half, end in ends:
-        try:
-            _check_options(replication, name, half, end)
-        except MissingPackageError as error:
-            needs.append(f"{name}: {error}")
-        except ChannelError as error:
-            faults.append(f"{path}: {error}")
-    faults += [f"{path}: {fault}" for fault in _stream_faults(replication)]
-    modes = {options.mode for options in (replication.defaults, *replication.streams.values())}
-    if "full_then_changes" in modes and not faults and not needs:
-        try:
-            check_publication(replication)
-        except OptionError as error:
-            faults.append(f"{path}: {error}")
-    return faults, needs
-
-
-def _check_options(replication: Replication, name: str, half: _Half, end: Place) -> None:
-    """Check that the options of one end, also with those of each stream, are options of its connector."""
-    connector = connector_of(end, half)
-    whole: dict[str, Any] = without_references(batch_options(end))
-    names = connector.options_class(half).names()
-    if "dbtable" in names:
-        whole["dbtable"] = "no.table"
-    if half == "reader" and "dbtable" not in names:
-        raise JobFileError(
-            f"{name}: connector {connector.name!r} has no catalog of tables: replicate reads databases, and `copy` "
-            "one folder or file"
-        )
-    options_key = "source_options" if half == "reader" else "target_options"
-    entries = {"defaults": replication.defaults}
-    entries |= {f"streams.'{key}'": section for key, section in replication.streams.items()}
-    tried: list[tuple[str, dict[str, Any]]] = [(name, {})]
-    tried += [
-        (f"{key}.{options_key}", options)
-        for key, section in entries.items()
-        if (options := getattr(section, options_key))
-    ]
-    for where, extra in tried:
-        try:
-            options = {**whole, **without_references(extra)}
-            connector.reader_with(options) if half == "reader" else connector.writer_with(options)
-        except MissingPackageError:
-            raise
-        except ChannelError as error:
-            raise JobFileError(f"{where}: {error}") from error
-
-
-def _stream_faults(replication: Replication) -> list[str]:
-    """What is missing in a stream, or too much for the source and the target, whichever tables it matches."""
-    faults = []
-    for key, options in replication.streams.items():
-        merged = over(replication.defaults, options)
-        with suppress(JobFileError):  # an unknown connector has its own fault
-            name, fault = ends_fault(replication, merged)
-            if fault and not merged.disabled:
-                is_own = getattr(options, name) is not None
-                faults.append(
-                    f"streams.'{key}'.{name}: {fault}" if is_own else f"defaults.{name}: {fault}"
-                )
-        update_key = options.update_key or replication.defaults.update_key
-        mode = options.mode or replication.defaults.mode
-        if mode == "incremental" and update_key is None and not _may_come(replication, key):
-            faults.append(
-                f"streams.'{key}' has mode incremental and no update_key; it takes a column's name"
-            )
-    return list(dict.fromkeys(faults))
-
-
-def _may_come(replication: Replication, key: str) -> bool:
-    """Whether another pattern may give the tables of this one their update_key."""
-    others: list[StreamOptions] = [
-        options for name, options in replication.streams.items() if name != key
-    ]
-    return any(other.update_key is not None for other in others)

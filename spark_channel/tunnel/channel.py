@@ -35,6 +35,17 @@ __all__ = [
     "TurnScheduler",
 ]
 
+_ASKED_SECONDS = 15.0
+"""Interval between two questions to the source until the first report."""
+_REPORT_SECONDS = (600.0, 3600.0)
+"""Pause before the second report, and before each later one."""
+_FIRST_ROWS = 10_000
+_LEAST_ROWS = 100
+_MOST_ROWS = 10_000_000
+_FIRST = 0.1
+_FACTOR = 3.0
+_JITTER = 0.25
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -106,12 +117,6 @@ class StopPosition:
         return self._end is not None and self._feed.reaches(start, self._end)
 
 
-_ASKED_SECONDS = 15.0
-"""Interval between two questions to the source until the first report."""
-_REPORT_SECONDS = (600.0, 3600.0)
-"""Pause before the second report, and before each later one."""
-
-
 class BackfillStallMonitor:
     """Asks a channel's feed what delays its existing rows; reports a reason that lasts for 15 s, then rarely."""
 
@@ -139,11 +144,6 @@ class BackfillStallMonitor:
         self._next = now + _REPORT_SECONDS[min(self._reported, len(_REPORT_SECONDS) - 1)]
         self._reported += 1
         return reason
-
-
-_FIRST_ROWS = 10_000
-_LEAST_ROWS = 100
-_MOST_ROWS = 10_000_000
 
 
 class RangeSize:
@@ -175,11 +175,6 @@ class RangeSize:
             return  # there was no more to read
         factor = 2.0 if of_rows <= 0 else min(2.0, max(0.5, aim / of_rows))
         self._rows = int(min(self._most.rows or _MOST_ROWS, max(_LEAST_ROWS, self._rows * factor)))
-
-
-_FIRST = 0.1
-_FACTOR = 3.0
-_JITTER = 0.25
 
 
 class FailureAction(Enum):

@@ -107,7 +107,7 @@ class ChannelTurns(ABC):
                 return None
             ends = run.stopping or run.lost
             full = not run.may_read()
-            left = run.read_after - self._clock.now()
+            seconds_left = run.read_after - self._clock.now()
         if ends:
             self._drop(run, unprocessed=True)
             if not (run.is_busy() if run.lost else run.is_at_hand()):  # else its range ends first
@@ -115,8 +115,8 @@ class ChannelTurns(ABC):
             return None
         if full:
             return None
-        if left > 0:
-            return left
+        if seconds_left > 0:
+            return seconds_left
         if not run.is_open:
             self._open(run)
         if run.settle is not None:
@@ -145,7 +145,7 @@ class ChannelTurns(ABC):
             return run.backoff.after(0, 0)
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
-        found = RangeRead(
+        range_read = RangeRead(
             feed,
             sequence,
             start,
@@ -158,29 +158,29 @@ class ChannelTurns(ABC):
             room_wanted=lambda: self._give_next(run),
             counted=self._job.read,
         )
-        found.planning = planning
+        range_read.planning = planning
         with self._changed:
             ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
             if ends or run.planned_sequence != sequence:
                 return 0.0
             run.idle = False
-            run.ranges.append(found)
+            run.ranges.append(range_read)
             run.planned, run.planned_sequence = end, sequence + 1
         run.storing.ask()
         began = self._clock.now()
-        found.fill()
-        self._job.has_read(found.reading_seconds, found.throttled_seconds())
+        range_read.fill()
+        self._job.has_read(range_read.reading_seconds, range_read.throttled_seconds())
         if run.is_by_table:  # it was not processed meanwhile
-            found.read_took = self._clock.now() - began
+            range_read.read_took = self._clock.now() - began
             self._give_next(run)
-        full = run.channel.is_base or run.size.is_full(found.rows, found.nbytes)
-        return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
+        full = run.channel.is_base or run.size.is_full(range_read.rows, range_read.nbytes)
+        return 0.0 if full else run.backoff.after(range_read.rows, range_read.nbytes)
 
     def _end_of_range(self, run: ChannelRun, start: Token, sequence: int) -> Token | None:
         """Return the end of the next range; None when the channel is drained."""
-        known = run.ends.get(sequence)
-        if known is not None:
-            return known
+        fixed_end = run.ends.get(sequence)
+        if fixed_end is not None:
+            return fixed_end
         if run.channel.is_base:
             return READ
         feed, limit = run.source.feed, run.size.limit()
@@ -218,58 +218,69 @@ class ChannelTurns(ABC):
     def _give_next(self, run: ChannelRun) -> None:
         """Have the next range processed, if those before it are, and its end is in the store."""
         with self._changed:
-            found = run.next_to_give()
-            if found is None:
+            range_read = run.next_to_give()
+            if range_read is None:
                 return
-            if self._stops(run, found):
-                if found.stage is not Stage.BUSY:
+            if self._stops(run, range_read):
+                if range_read.stage is not Stage.BUSY:
                     return
-                found.withdraw()
-            given = found.to_give()
-            if given and found.stage is Stage.FIXED:
-                found.stage = Stage.GIVEN
-        for rows in given:
+                range_read.withdraw()
+            rows_to_give = range_read.to_give()
+            if rows_to_give and range_read.stage is Stage.FIXED:
+                range_read.stage = Stage.GIVEN
+        for rows in rows_to_give:
             try:
-                rows.carrier.consume(_Deliver(self, run, found, rows), pool=self._pool)
+                rows.carrier.consume(_Deliver(self, run, range_read, rows), pool=self._pool)
             except FlowError:
                 # The pool is closed, or the reading was cancelled: this client ends, or the channel.
-                found.over(rows, is_processed=False)
+                range_read.over(rows, is_processed=False)
             except Exception as error:  # it could not be read, which its reader knew first
                 rows.lost = rows.lost or error
-                found.over(rows, is_processed=False, error=error)
-        self._end_of(run, found)
+                range_read.over(rows, is_processed=False, error=error)
+        self._end_of(run, range_read)
 
-    def _stops(self, run: ChannelRun, found: RangeRead) -> bool:
+    def _stops(self, run: ChannelRun, range_read: RangeRead) -> bool:
         """Whether nothing more of a range is to be processed. One that has begun is processed in whole, if it can be,
         so that its checkpoint can be taken."""
-        if run.lost or run.closed or found not in run.ranges:
+        if run.lost or run.closed or range_read not in run.ranges:
             return True
-        return self._error is not None if found.stage is Stage.BUSY else self._over or run.stopping
+        return (
+            self._error is not None
+            if range_read.stage is Stage.BUSY
+            else self._over or run.stopping
+        )
 
     def deliver(
-        self, run: ChannelRun, found: RangeRead, rows: DeliveryRows, given: Sequence[pa.RecordBatch]
+        self,
+        run: ChannelRun,
+        range_read: RangeRead,
+        rows: DeliveryRows,
+        batches: Sequence[pa.RecordBatch],
     ) -> None:
         """Process one range, or one table of it. In a thread of the pool; raises nothing."""
         with self._changed:
-            stops = self._stops(run, found) or found.stage not in (Stage.GIVEN, Stage.BUSY)
-            if stops and found.stage is not Stage.BUSY:
+            stops = self._stops(run, range_read) or range_read.stage not in (
+                Stage.GIVEN,
+                Stage.BUSY,
+            )
+            if stops and range_read.stage is not Stage.BUSY:
                 return
-            if not stops and found.stage is Stage.GIVEN:
-                found.stage, found.began = Stage.BUSY, self._clock.now()
+            if not stops and range_read.stage is Stage.GIVEN:
+                range_read.stage, range_read.began = Stage.BUSY, self._clock.now()
         error: BaseException | None = None
         if not stops:
             began = self._clock.now()
             try:
-                opened = run.processors[rows.table]
-                opened.process(
+                processor = run.processors[rows.table]
+                processor.process(
                     Delivery(
                         self._record.name,
-                        opened.channel,
-                        found.sequence,
+                        processor.channel,
+                        range_read.sequence,
                         run.channel.is_base,
-                        found.start,
-                        found.end,
-                        rows.batches(given),
+                        range_read.start,
+                        range_read.end,
+                        rows.batches(batches),
                         rows.table,
                     )
                 )
@@ -281,7 +292,9 @@ class ChannelTurns(ABC):
         try:
             if rows.table and error is not None and self._ends_all(error):
                 self._end(error)
-            self._end_of(run, found, rows, is_processed=not stops and error is None, error=error)
+            self._end_of(
+                run, range_read, rows, is_processed=not stops and error is None, error=error
+            )
         except BaseException as fatal:
             self._end(fatal)
         finally:
@@ -293,7 +306,7 @@ class ChannelTurns(ABC):
     def _end_of(
         self,
         run: ChannelRun,
-        found: RangeRead,
+        range_read: RangeRead,
         rows: DeliveryRows | None = None,
         *,
         is_processed: bool = False,
@@ -304,28 +317,32 @@ class ChannelTurns(ABC):
         """
         with self._changed:  # in one step, for `keeping`
             if rows is not None:
-                found.over(rows, is_processed=is_processed, error=error)
-            is_last = found.ends()
+                range_read.over(rows, is_processed=is_processed, error=error)
+            is_last = range_read.ends()
             if is_last:
-                processing = self._clock.now() - found.began if found.stage is Stage.BUSY else 0.0
-                found.took = found.read_took + processing
-                found.stage = Stage.DONE if found.is_processed else Stage.FIXED
-                run.done.setdefault(found.sequence, set()).update(found.processed_tables())
+                processing = (
+                    self._clock.now() - range_read.began if range_read.stage is Stage.BUSY else 0.0
+                )
+                range_read.took = range_read.read_took + processing
+                range_read.stage = Stage.DONE if range_read.is_processed else Stage.FIXED
+                run.done.setdefault(range_read.sequence, set()).update(
+                    range_read.processed_tables()
+                )
         if rows is not None:
             rows.close()  # what it left unread counts as processed
         if not is_last:
             if rows is not None:  # what is read may wait for the memory of another table
                 self._give_next(run)
             return
-        failed = found.failed()
-        met = failed[0].error if failed else found.lost
-        if found.is_processed:
-            found.cancel()
+        failed = range_read.failed()
+        met = failed[0].error if failed else range_read.lost
+        if range_read.is_processed:
+            range_read.cancel()
             self._give_next(run)
         elif met is not None:
-            self._range_failed(run, found, met, failed)
+            self._range_failed(run, range_read, met, failed)
         else:
-            self._drop(run, found)
+            self._drop(run, range_read)
         with self._changed:  # for a stop that waits for its end
             self._changed.notify_all()
         run.storing.ask()
@@ -334,18 +351,18 @@ class ChannelTurns(ABC):
     def _range_failed(
         self,
         run: ChannelRun,
-        found: RangeRead,
+        range_read: RangeRead,
         error: BaseException,
         failed: Sequence[DeliveryRows],
     ) -> None:
         """`failed`: its deliveries that failed; none if none was assigned."""
         for other in failed[1:]:
             _log.warning("channel %s: %s", run.name_of(other.table), other.error)
-        table, lost = (failed[0].table, failed[0].lost) if failed else ("", found.lost)
+        table, lost = (failed[0].table, failed[0].lost) if failed else ("", range_read.lost)
         with self._changed:
-            known = found in run.ranges
-        self._drop(run, found)
-        if known and not (
+            is_current = range_read in run.ranges
+        self._drop(run, range_read)
+        if is_current and not (
             (self._over or run.lost or run.closed) and isinstance(error, ReadCancelledError)
         ):
             wait = self._wait_after(run, error, of_range=True, is_read=error is lost, table=table)
@@ -358,16 +375,18 @@ class ChannelTurns(ABC):
         """Forget a range and those after it; or all that are neither processed nor being processed."""
         with self._changed:
             if unprocessed:
-                first = next((each for each in run.ranges if each.stage < Stage.BUSY), None)
+                first = next(
+                    (range_read for range_read in run.ranges if range_read.stage < Stage.BUSY), None
+                )
             dropped = [] if first is None else run.drop_from(first)
-        for each in dropped:
-            each.cancel()
+        for dropped_range in dropped:
+            dropped_range.cancel()
 
     def _store_turn(self, run: ChannelRun) -> float | None:
         """Take the checkpoint of what is processed, fix the end of what is read, or park the channel."""
-        left = run.store_after - self._clock.now()
-        if left > 0:
-            return left
+        seconds_left = run.store_after - self._clock.now()
+        if seconds_left > 0:
+            return seconds_left
         try:
             while not run.closed and not run.lost and self._store_next(run):
                 pass
@@ -400,58 +419,60 @@ class ChannelTurns(ABC):
             return False
         return True
 
-    def _checkpoint(self, run: ChannelRun, done: RangeRead) -> None:
+    def _checkpoint(self, run: ChannelRun, range_read: RangeRead) -> None:
         with self._changed:
-            behind = run.in_flight(done.sequence + 1)
+            behind = run.in_flight(range_read.sequence + 1)
         began = self._clock.now()
-        self._client.checkpoint(run.id, done.sequence, done.end, behind)
+        self._client.checkpoint(run.id, range_read.sequence, range_read.end, behind)
         run.trouble.over()
-        run.size.took(done.took, done.given_rows, done.planning + self._clock.now() - began)
+        run.size.took(
+            range_read.took, range_read.given_rows, range_read.planning + self._clock.now() - began
+        )
         with self._changed:
-            run.ranges.remove(done)
-            run.ends.pop(done.sequence, None)
-            run.done.pop(done.sequence, None)
-            run.dropped.pop(done.sequence, None)
-            run.token, run.sequence = done.end, done.sequence + 1
-            run.settle = None if run.channel.is_base else done.end
+            run.ranges.remove(range_read)
+            run.ends.pop(range_read.sequence, None)
+            run.done.pop(range_read.sequence, None)
+            run.dropped.pop(range_read.sequence, None)
+            run.token, run.sequence = range_read.end, range_read.sequence + 1
+            run.settle = None if run.channel.is_base else range_read.end
             self._changed.notify_all()
         run.reading.ask()
 
-    def _fix(self, run: ChannelRun, found: RangeRead) -> None:
+    def _fix(self, run: ChannelRun, range_read: RangeRead) -> None:
         began = self._clock.now()
-        end = self._client.hand_out(run.id, found.sequence, found.end)
-        found.planning += self._clock.now() - began
-        if end == found.start:  # the channel was split here
+        end = self._client.hand_out(run.id, range_read.sequence, range_read.end)
+        range_read.planning += self._clock.now() - began
+        if end == range_read.start:  # the channel was split here
             run.until = end
-            self._drop(run, found)
+            self._drop(run, range_read)
             run.reading.ask()
             return
-        run.ends[found.sequence] = end
-        if end == found.end:
+        run.ends[range_read.sequence] = end
+        if end == range_read.end:
             with self._changed:
-                if found.stage is Stage.READ:
-                    found.stage = Stage.FIXED
+                if range_read.stage is Stage.READ:
+                    range_read.stage = Stage.FIXED
             self._give_next(run)
             return
         # It was assigned before, with another end, and that one counts.
-        self._drop(run, found)
+        self._drop(run, range_read)
         run.reading.ask()
 
     def _park(self, run: ChannelRun, error: BaseException, table: str) -> None:
-        why = (
+        reason = (
             f"{table}: {type(error).__name__}: {error}"
             if table
             else f"{type(error).__name__}: {error}"
         )
-        why = why[:2000]
-        self._client.park(run.id, run.sequence, why)
+        reason = reason[:2000]
+        self._client.park(run.id, run.sequence, reason)
         _log.error(
             "channel %s of tunnel %s is parked, the others continue: range %d failed repeatedly (%s). "
             "Fix the cause, then `spark-channel tunnel resume %s --channel %s`",
             run.id,
             self._record.name,
             run.sequence,
-            why,
+            reason,
             self._client.named,
             run.id,
         )
@@ -524,18 +545,18 @@ class _Deliver(CarrierConsumer):
     """Starts the processing of one delivery with its first batches, or at its end where it has none."""
 
     def __init__(
-        self, host: ChannelTurns, run: ChannelRun, found: RangeRead, rows: DeliveryRows
+        self, host: ChannelTurns, run: ChannelRun, range_read: RangeRead, rows: DeliveryRows
     ) -> None:
         self._host = host
         self._run = run
-        self._found = found
+        self._range = range_read
         self._rows = rows
         self._begun = False
 
     def consume(self, batches: list[pa.RecordBatch]) -> None:
         if not self._begun:
             self._begun = True
-            self._host.deliver(self._run, self._found, self._rows, batches)
+            self._host.deliver(self._run, self._range, self._rows, batches)
 
     def on_exit(self) -> None:
         self.consume([])

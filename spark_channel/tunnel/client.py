@@ -41,6 +41,8 @@ _PAUSES = 4
 """A heartbeat costs more the more channels there are: those that channels' ends ask for are this many times as far
 apart as one takes, so that they are a fifth of the time at most."""
 
+_log = log_of(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
@@ -91,121 +93,128 @@ class ChannelConnects:
     def report(self) -> tuple[ChannelStatus, ...]:
         """Return the states that the next heartbeat reports to the store."""
         return tuple(
-            ChannelStatus(key, each.version, each.state)
-            for key, each in self._connects.items()
-            if not each.dropped
+            ChannelStatus(key, connection.version, connection.state)
+            for key, connection in self._connects.items()
+            if not connection.dropped
         )
 
     def running(self) -> tuple[Channel, ...]:
         """The channels whose pipelines run and were not asked to end."""
         return tuple(
-            each.channel for each in self._connects.values() if each.connect is ConnectState.RUNNING
+            connection.channel
+            for connection in self._connects.values()
+            if connection.connect is ConnectState.RUNNING
         )
 
     def states(self) -> dict[str, ConnectState]:
         """The state of each connect."""
-        return {key: each.connect for key, each in self._connects.items()}
+        return {key: connection.connect for key, connection in self._connects.items()}
 
     def merge(self, answer: Sequence[Channel]) -> list[Step]:
         """Merge the store's list: only its ids stay, a higher version wins, and an equal version takes its state."""
         steps: list[Step] = []
         named = {channel.id for channel in answer}
-        for key, each in list(self._connects.items()):
+        for key, connection in list(self._connects.items()):
             if key not in named:
-                steps += self._drop(key, each)
+                steps += self._drop(key, connection)
         for channel in answer:
             steps += self._take(channel)
         return steps
 
     def dialled(self, key: str) -> list[Step]:
         """Note that the dial of channel `key` succeeded."""
-        each = self._connects.get(key)
-        if each is None:
+        connection = self._connects.get(key)
+        if connection is None:
             return []
-        each.dialling, each.dialled = False, True
-        if each.dropped or each.connect is ConnectState.CLOSED:
-            return self._forget_dropped(key, each)
-        return self._obey(each)
+        connection.dialling, connection.dialled = False, True
+        if connection.dropped or connection.connect is ConnectState.CLOSED:
+            return self._forget_dropped(key, connection)
+        return self._obey(connection)
 
     def dial_failed(self, key: str) -> list[Step]:
         """The dial failed: the channel goes back, for another client or another try."""
-        each = self._connects.get(key)
-        if each is None:
+        connection = self._connects.get(key)
+        if connection is None:
             return []
-        each.dialling = False
-        if each.connect is ConnectState.WAIT:
-            each.connect = ConnectState.CLOSED
-            self._give_back(each)
-        return self._forget_dropped(key, each)
+        connection.dialling = False
+        if connection.connect is ConnectState.WAIT:
+            connection.connect = ConnectState.CLOSED
+            self._give_back(connection)
+        return self._forget_dropped(key, connection)
 
     def ended(self, key: str, *, finished: bool) -> list[Step]:
         """The pipeline of `key` is over; `finished`: the channel is drained for good."""
-        each = self._connects.get(key)
-        if each is None:
+        connection = self._connects.get(key)
+        if connection is None:
             return []
-        each.connect, each.finished = ConnectState.CLOSED, finished
-        if not each.dropped:
-            self._give_back(each)
-        return self._forget_dropped(key, each)
+        connection.connect, connection.finished = ConnectState.CLOSED, finished
+        if not connection.dropped:
+            self._give_back(connection)
+        return self._forget_dropped(key, connection)
 
     def _take(self, channel: Channel) -> list[Step]:
-        each = self._connects.get(channel.id)
-        if each is None:
+        connection = self._connects.get(channel.id)
+        if connection is None:
             return self._dial(channel)
-        if each.dropped:
+        if connection.dropped:
             return []  # its old pipeline has not ended: it is dialled after that
-        if channel.version < each.version:
+        if channel.version < connection.version:
             return []
-        over = each.state in (ChannelState.CLOSED, ChannelState.TERMINATED)
-        newer = channel.version > each.version
-        if over and newer and channel.state is ChannelState.OPEN and not each.dialling:
+        over = connection.state in (ChannelState.CLOSED, ChannelState.TERMINATED)
+        newer = channel.version > connection.version
+        if over and newer and channel.state is ChannelState.OPEN and not connection.dialling:
             return self._dial(channel)  # given back, and given to this client once more
-        each.channel, each.version, each.state = channel, channel.version, channel.state
-        return self._obey(each)
+        connection.channel, connection.version, connection.state = (
+            channel,
+            channel.version,
+            channel.state,
+        )
+        return self._obey(connection)
 
     def _dial(self, channel: Channel) -> list[Step]:
-        each = _Connect(channel, channel.version, channel.state)
-        self._connects[channel.id] = each
+        connection = _Connect(channel, channel.version, channel.state)
+        self._connects[channel.id] = connection
         if channel.state is ChannelState.OPEN:
             return [OpenChannel(channel)]
-        each.dialling = False
-        return self._obey(each)
+        connection.dialling = False
+        return self._obey(connection)
 
-    def _obey(self, each: _Connect) -> list[Step]:
-        match each.state, each.connect:
-            case ChannelState.OPEN, ConnectState.WAIT if each.dialled:
-                each.connect = ConnectState.RUNNING
-                return [StartChannel(each.channel)]
+    def _obey(self, connection: _Connect) -> list[Step]:
+        match connection.state, connection.connect:
+            case ChannelState.OPEN, ConnectState.WAIT if connection.dialled:
+                connection.connect = ConnectState.RUNNING
+                return [StartChannel(connection.channel)]
             case ((ChannelState.OPEN | ChannelState.CLOSING), ConnectState.CLOSED):
-                self._give_back(each)
+                self._give_back(connection)
             case ChannelState.CLOSING, ConnectState.WAIT:
-                each.connect = ConnectState.CLOSED
-                self._give_back(each)
+                connection.connect = ConnectState.CLOSED
+                self._give_back(connection)
             case ChannelState.CLOSING, ConnectState.RUNNING:
-                each.connect = ConnectState.CLOSING
-                return [StopChannel(each.channel.id)]
+                connection.connect = ConnectState.CLOSING
+                return [StopChannel(connection.channel.id)]
         return []
 
-    def _give_back(self, each: _Connect) -> None:
-        each.version += 1
-        each.state = ChannelState.TERMINATED if each.finished else ChannelState.CLOSED
+    def _give_back(self, connection: _Connect) -> None:
+        connection.version += 1
+        connection.state = ChannelState.TERMINATED if connection.finished else ChannelState.CLOSED
 
-    def _drop(self, key: str, each: _Connect) -> list[Step]:
-        each.dropped = True
-        if each.connect is ConnectState.RUNNING:
-            each.connect = ConnectState.CLOSING
+    def _drop(self, key: str, connection: _Connect) -> list[Step]:
+        connection.dropped = True
+        if connection.connect is ConnectState.RUNNING:
+            connection.connect = ConnectState.CLOSING
             return [StopChannel(key)]
-        if each.connect is ConnectState.WAIT:
-            each.connect = ConnectState.CLOSED
-        return self._forget_dropped(key, each)
+        if connection.connect is ConnectState.WAIT:
+            connection.connect = ConnectState.CLOSED
+        return self._forget_dropped(key, connection)
 
-    def _forget_dropped(self, key: str, each: _Connect) -> list[Step]:
-        if each.dropped and each.connect is ConnectState.CLOSED and not each.dialling:
+    def _forget_dropped(self, key: str, connection: _Connect) -> list[Step]:
+        if (
+            connection.dropped
+            and connection.connect is ConnectState.CLOSED
+            and not connection.dialling
+        ):
             del self._connects[key]
         return []
-
-
-_log = log_of(__name__)
 
 
 class ChannelHost(Protocol):
@@ -336,7 +345,9 @@ class TunnelClient:
                 report = self._connects.report()
                 wanted = (*wanted, *self._wanted)
                 client = self._id
-            report = tuple(replace(each, in_flight=self._in_flight(each.id)) for each in report)
+            report = tuple(
+                replace(status, in_flight=self._in_flight(status.id)) for status in report
+            )
             try:
                 answer = self._store.heartbeat(self._record.name, client, report, wanted)
             except ClientExpiredError as error:
@@ -395,9 +406,9 @@ class TunnelClient:
         """See `state_machine.checkpoint`."""
         self._store.checkpoint(self._record.name, self._id, channel, sequence, token, in_flight)
 
-    def park(self, channel: str, sequence: int, why: str) -> None:
+    def park(self, channel: str, sequence: int, reason: str) -> None:
         """See `state_machine.park`."""
-        self._store.park(self._record.name, self._id, channel, sequence, why)
+        self._store.park(self._record.name, self._id, channel, sequence, reason)
 
     def release(self, channels: Collection[str]) -> None:
         """Give these channels back now, before `close`, and stop sending heartbeats."""
@@ -409,16 +420,16 @@ class TunnelClient:
             self._store.release(self._record.name, self._id, channels)
 
     def _connect(self) -> None:
-        found = self._store.get(self._record.name)
-        if found.id != self._record.id:
+        record = self._store.get(self._record.name)
+        if record.id != self._record.id:
             raise TunnelError(
-                f"tunnel {found.name!r} was reset or created again while it was read: its positions are void. "
+                f"tunnel {record.name!r} was reset or created again while it was read: its positions are void. "
                 "Begin again, with a new checkpoint directory"
             )
         if self._state is not ClientState.READY or not self._id:
             self._id = uuid.uuid4().hex[:12]
         self._store.connect(
-            found.name,
+            record.name,
             Client(
                 self._id,
                 self._tag,
@@ -445,10 +456,10 @@ class TunnelClient:
             began = self._clock.now()
             with self._changed:
                 while self._state is ClientState.STARTED:
-                    left = began + (pause if self._due_now else wait) - self._clock.now()
-                    if left <= 0 and not self._resting:
+                    seconds_left = began + (pause if self._due_now else wait) - self._clock.now()
+                    if seconds_left <= 0 and not self._resting:
                         break
-                    self._clock.wait(self._changed, None if self._resting else left)
+                    self._clock.wait(self._changed, None if self._resting else seconds_left)
                 if self._state is not ClientState.STARTED:
                     return
             began = self._clock.now()

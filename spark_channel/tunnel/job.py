@@ -194,9 +194,9 @@ class ConsumerJob:
                         (status.effective_rows_per_second, status.effective_bytes_per_second)
                     )
         if self._shared is not None:
-            found = self._shared.look(_END_SECONDS)
-            if found is not None:
-                server.jobs.find(self._job).set_shared_limits(**found)
+            shares = self._shared.look(_END_SECONDS)
+            if shares is not None:
+                server.jobs.find(self._job).set_shared_limits(**shares)
         return max(_REPORT_SECONDS, after or 0.0)
 
     def _finish(self) -> None:
@@ -215,7 +215,7 @@ class ConsumerJob:
         if self._limit is None or rates is None or rates == self._rates:
             return
         self._rates = rates
-        rows, nbytes = (None if each is None else max(each, _SLOWEST) for each in rates)
+        rows, nbytes = (None if rate is None else max(rate, _SLOWEST) for rate in rates)
         self._limit.set_rates(rows, nbytes)
 
     def _watch_lag(self) -> None:

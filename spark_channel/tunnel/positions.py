@@ -73,7 +73,7 @@ class RunEnd:
     def __init__(self) -> None:
         self.tokens: Sequence[Token] | None = None
 
-    def of(self, number: int) -> Token | None:
+    def token_of(self, number: int) -> Token | None:
         """The end of feed partition `number`, if any."""
         return None if self.tokens is None or number >= len(self.tokens) else self.tokens[number]
 
@@ -108,8 +108,8 @@ class StreamPositions(ABC):
         """Return the ranges of the batch between two offsets."""
 
     @abstractmethod
-    def settle(self, done: Offset) -> None:
-        """Note that all rows up to `done` are processed, and will not be read again."""
+    def settle(self, offset: Offset) -> None:
+        """Note that all rows up to `offset` are processed, and will not be read again."""
 
     @abstractmethod
     def behind(self, end: Offset) -> FeedLag:
@@ -172,30 +172,30 @@ def entry(sequence: int, start: Token, end: Token) -> dict[str, Any]:
 
 def added_up(lags: Iterable[FeedLag]) -> FeedLag:
     """The lag of several channels: sums, which are not known where one is not, and the longest time."""
-    each = list(lags)
-    rows = [lag.rows for lag in each if lag.rows is not None]
-    nbytes = [lag.nbytes for lag in each if lag.nbytes is not None]
-    seconds = [lag.seconds for lag in each if lag.seconds is not None]
+    feed_lags = list(lags)
+    rows = [lag.rows for lag in feed_lags if lag.rows is not None]
+    nbytes = [lag.nbytes for lag in feed_lags if lag.nbytes is not None]
+    seconds = [lag.seconds for lag in feed_lags if lag.seconds is not None]
     return FeedLag(
-        sum(rows) if len(rows) == len(each) else None,
-        sum(nbytes) if len(nbytes) == len(each) else None,
+        sum(rows) if len(rows) == len(feed_lags) else None,
+        sum(nbytes) if len(nbytes) == len(feed_lags) else None,
         max(seconds, default=None),
         max(
-            (lag.kept for lag in each if lag.kept is not None), default=None
+            (lag.kept for lag in feed_lags if lag.kept is not None), default=None
         ),  # all have the same slot
-        *_base_of([lag for lag in each if lag.base_read is not None]),
+        *_base_of([lag for lag in feed_lags if lag.base_read is not None]),
     )
 
 
-def _base_of(each: Sequence[FeedLag]) -> tuple[int | None, int | None, int | None, bool]:
-    if not each:
+def _base_of(lags: Sequence[FeedLag]) -> tuple[int | None, int | None, int | None, bool]:
+    if not lags:
         return None, None, None, False
-    sizes = [lag.base_rows for lag in each if lag.base_rows is not None]
+    sizes = [lag.base_rows for lag in lags if lag.base_rows is not None]
     return (
-        sum(lag.base_read or 0 for lag in each),
-        sum(sizes) if len(sizes) == len(each) else None,
-        sum(lag.base_chunks or 0 for lag in each),
-        any(lag.base_held for lag in each),
+        sum(lag.base_read or 0 for lag in lags),
+        sum(sizes) if len(sizes) == len(lags) else None,
+        sum(lag.base_chunks or 0 for lag in lags),
+        any(lag.base_held for lag in lags),
     )
 
 
@@ -207,8 +207,8 @@ def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str | None) -
     """
     fields = {"version": int, "tunnel": str, "id": str, "schema": str, "channels": dict}
     sound = all(isinstance(offset.get(name), kind) for name, kind in fields.items()) and all(
-        isinstance(each, dict) and {"seq", "from", "to"} <= set(each)
-        for each in offset["channels"].values()
+        isinstance(position, dict) and {"seq", "from", "to"} <= set(position)
+        for position in offset["channels"].values()
     )
     if not sound or offset["version"] != _VERSION:
         raise SourceError(
@@ -223,13 +223,13 @@ def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str | None) -
             "or another checkpoint directory"
         )
     if offset["id"] != key:
-        what = (
+        origin = (
             f"tunnel {tunnel!r} as it was before it was reset or created again"
             if tunnel
             else offset["id"]
         )
         raise TunnelError(
-            f"the checkpoint directory is of {what}, and this query reads {tunnel or key}: "
+            f"the checkpoint directory is of {origin}, and this query reads {tunnel or key}: "
             "begin with a new checkpoint directory"
         )
     if schema is not None and offset["schema"] != schema:
@@ -256,11 +256,11 @@ class CheckpointPositions(StreamPositions):
         self._planned: Offset | None = None
 
     def initial(self) -> Offset:
-        made = self.renewal.call(
+        new_channels = self.renewal.call(
             lambda: self.source.channels(self._advice), self.source.feed.is_passing
         )
-        channels = {each.id: entry(0, each.token, each.token) for each in made}
-        base = {each.id: _json(each.params) for each in made if each.is_base}
+        channels = {channel.id: entry(0, channel.token, channel.token) for channel in new_channels}
+        base = {channel.id: _json(channel.params) for channel in new_channels if channel.is_base}
         return self._offset(channels, base)
 
     def latest(self, start: Offset | None, limit: FeedLimit) -> Offset:
@@ -282,29 +282,29 @@ class CheckpointPositions(StreamPositions):
             return self._offset(channels, base)
         news = {}
         with self.feed.shared_look():
-            for key, each in channels.items():
+            for key, position in channels.items():
                 if key in base or room.full:
                     continue
-                token = token_in(each["to"])
+                token = token_in(position["to"])
                 number = int(key.rpartition("-")[2])
-                end = self.feed.latest(token, room.left, self.target.of(number))
+                end = self.feed.latest(token, room.left, self.target.token_of(number))
                 if end != token:
-                    news[key] = entry(each["seq"] + 1, token, end)
+                    news[key] = entry(position["seq"] + 1, token, end)
                     room.full = bool(limit)
         if not news:
             self.check_base(
-                token_in(each["to"]) for key, each in channels.items() if key not in base
+                token_in(position["to"]) for key, position in channels.items() if key not in base
             )
             return start
-        streams = {key: each for key, each in channels.items() if key not in base}
+        streams = {key: position for key, position in channels.items() if key not in base}
         return self._offset({**streams, **news}, {})
 
     def is_beside(self, start: Offset | None) -> bool:
         start = self._planned if start is None else start
         base = {} if start is None else start.get("base", {})
         return start is not None and any(
-            has_base(token_in(each["to"]))
-            for key, each in start["channels"].items()
+            has_base(token_in(position["to"]))
+            for key, position in start["channels"].items()
             if key not in base
         )
 
@@ -313,26 +313,28 @@ class CheckpointPositions(StreamPositions):
         self._check(end)
         self._planned = end
         ranges = []
-        for key, each in end["channels"].items():
+        for key, position in end["channels"].items():
             before = start["channels"].get(key)
-            if before == each:
+            if before == position:
                 continue
-            upto = token_in(each["to"])
+            upto = token_in(position["to"])
             if key in end.get("base", {}):
                 if upto == READ:
                     split = base_split(Channel(key, 0, token_in(end["base"][key])))
-                    ranges.append(OffsetRange(key, each["seq"], (split,)))
+                    ranges.append(OffsetRange(key, position["seq"], (split,)))
                 continue
-            after = token_in(before["to"] if each["from"] is None and before else each["from"])
-            ranges.append(OffsetRange(key, each["seq"], tuple(self.feed.changes(after, upto))))
+            after = token_in(
+                before["to"] if position["from"] is None and before else position["from"]
+            )
+            ranges.append(OffsetRange(key, position["seq"], tuple(self.feed.changes(after, upto))))
         return ranges
 
     def behind(self, end: Offset) -> FeedLag:
         base = end.get("base", {})
         lags = []
         with self.feed.shared_look():
-            for key, each in end["channels"].items():
-                token = token_in(each["to"])
+            for key, position in end["channels"].items():
+                token = token_in(position["to"])
                 if key not in base:
                     lags.append(self.feed.lag(token))
                 elif token != READ:
@@ -340,10 +342,10 @@ class CheckpointPositions(StreamPositions):
                     lags.append(FeedLag(split.rows, split.nbytes))
         return added_up(lags)
 
-    def settle(self, done: Offset) -> None:
-        for key, each in done["channels"].items():
-            if key not in done.get("base", {}):
-                self.feed.settle(token_in(each["to"]))
+    def settle(self, offset: Offset) -> None:
+        for key, position in offset["channels"].items():
+            if key not in offset.get("base", {}):
+                self.feed.settle(token_in(position["to"]))
 
     def _unknown_start(self) -> Offset:
         """Before Spark 4.2, a query that begins again learns where it stood when its batch is planned."""
@@ -364,8 +366,10 @@ class CheckpointPositions(StreamPositions):
         check_offset(offset, tunnel="", key=self.source.about, schema=self.columns())
 
     def _offset(self, channels: Mapping[str, Any], base: Mapping[str, Any]) -> Offset:
-        more = {"base": dict(base)} if base else {}
-        return make_offset("", self.source.about, self.source.schema_text(), channels, **more)
+        base_fields = {"base": dict(base)} if base else {}
+        return make_offset(
+            "", self.source.about, self.source.schema_text(), channels, **base_fields
+        )
 
 
 class LagWatch:
@@ -415,7 +419,7 @@ class LagWatch:
         text = lag_text(lag.rows, lag.nbytes, lag.seconds)
         if self._waits and (lag.rows or lag.nbytes):
             text += f", new rows wait {self._waits:g} s for late ones"
-        self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
+        self._text = ", ".join(part for part in (text, brief_words(lag)) if part)
         self._numbers = lag_numbers(lag)
         return True
 
@@ -466,7 +470,7 @@ def kept_words(lag: FeedLag) -> str:
 
 def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
     """Return the known numbers by name."""
-    found = {
+    numbers = {
         "rows": lag.rows,
         "bytes": lag.nbytes,
         "seconds": None if lag.seconds is None else round(lag.seconds, 3),
@@ -476,7 +480,7 @@ def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
         "base_chunks_read": lag.base_chunks,
         "base_chunks": lag.chunks,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def in_flight_words(rows: int, seconds: float) -> str:

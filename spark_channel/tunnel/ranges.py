@@ -38,6 +38,11 @@ __all__ = [
 _MEMORY = "memory"
 """The reason of a wait for the budget."""
 
+_MOST_GIVEN = 64
+"""Deliveries of a range that the pool has at a time."""
+_ANY_NUMBER = 1 << 62
+"""The rows and bytes of one table's delivery, which only the memory of its client bounds."""
+
 
 class ReadAheadBudget:
     """Rows and bytes that are read and not processed yet, at most; one batch larger than it passes alone.
@@ -280,12 +285,6 @@ class DeliveryRows:
             return None
         finally:
             self.waited += time.perf_counter() - began
-
-
-_MOST_GIVEN = 64
-"""Deliveries of a range that the pool has at a time."""
-_ANY_NUMBER = 1 << 62
-"""The rows and bytes of one table's delivery, which only the memory of its client bounds."""
 
 
 class Stage(IntEnum):

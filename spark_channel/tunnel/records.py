@@ -26,6 +26,10 @@ __all__ = [
 
 TokenTest = Callable[[Token], bool]
 
+UNTIL = "$until"
+PARTITION = "$partition"
+"""Names in the `params` of stream channels."""
+
 
 class ChannelState(StrEnum):
     """The state of a channel in the store.
@@ -88,11 +92,6 @@ class ChannelStatus:
     version: int
     state: ChannelState
     in_flight: Mapping[str, int] | None = None
-
-
-UNTIL = "$until"
-PARTITION = "$partition"
-"""Names in the `params` of stream channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +259,7 @@ class TunnelStore(Protocol):
         """`state_machine.checkpoint`."""
         ...
 
-    def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
+    def park(self, name: str, client: str, channel: str, sequence: int, reason: str) -> None:
         """`state_machine.park`."""
         ...
 
@@ -298,7 +297,7 @@ class TunnelStore(Protocol):
         """`state_machine.release`."""
         ...
 
-    def note(self, name: str, key: str, said: str | None) -> None:
+    def note(self, name: str, key: str, text: str | None) -> None:
         """Keep a text of the program that reads the tunnel, until the tunnel is deleted; None removes it.
 
         Raises:

@@ -107,30 +107,30 @@ class SharedPositions(StreamPositions):
 
     def latest(self, start: Offset | None, limit: FeedLimit) -> Offset:
         self._begin()
-        done = start
-        if done is None and self._planned is not None:
-            done = self._planned
-        if done is None and self._offered is not None:
-            done = self._offered  # offered twice and not planned: Spark has it behind it
-        if done is not None:
-            self._check(done)
-            self._await(done)
-            self.settle(done)
+        offset = start
+        if offset is None and self._planned is not None:
+            offset = self._planned
+        if offset is None and self._offered is not None:
+            offset = self._offered  # offered twice and not planned: Spark has it behind it
+        if offset is not None:
+            self._check(offset)
+            self._await(offset)
+            self.settle(offset)
         if self._leave():
             self._calls.heartbeat()
         news, room = {}, BatchAdmission(limit)
-        paused = {each.id for each in self._client.running() if each.paused}
+        paused = {channel.id for channel in self._client.running() if channel.paused}
         with self.feed.shared_look():
             for run in self._loaded():
                 self.source.feed.reads_base = run.channel.id not in paused
-                found = self._next(run, room)
-                if found is not None:
-                    news[run.channel.id] = found
+                range_entry = self._next(run, room)
+                if range_entry is not None:
+                    news[run.channel.id] = range_entry
         if not news:
             self.check_base(
                 run.token for run in self._all() if not (run.channel.is_base or run.stopping)
             )
-            return done if done is not None else self._offset({})
+            return offset if offset is not None else self._offset({})
         self._offered = self._offset(news)
         return self._offered
 
@@ -148,34 +148,38 @@ class SharedPositions(StreamPositions):
             self._await(end)
         self._planned = end
         old = start["channels"]
-        wanted = {key: each for key, each in end["channels"].items() if old.get(key) != each}
+        changed = {
+            key: range_entry
+            for key, range_entry in end["channels"].items()
+            if old.get(key) != range_entry
+        }
         mine = {run.channel.id: run for run in self._loaded(again=again)}
         ranges = []
-        for key, each in wanted.items():
+        for key, range_entry in changed.items():
             run = mine.get(key)
-            if run is None or run.sequence != each["seq"]:
+            if run is None or run.sequence != range_entry["seq"]:
                 continue  # another client has it, from the same checkpoint on
-            after, upto = token_in(each["from"]), token_in(each["to"])
+            after, upto = token_in(range_entry["from"]), token_in(range_entry["to"])
             splits = (
                 (base_split(run.channel),)
                 if run.channel.is_base
                 else self.feed.changes(after, upto)
             )
-            origin = f"{self._record.id}-{key}-{each['seq']}"
-            ranges.append(OffsetRange(key, each["seq"], tuple(splits), origin))
+            origin = f"{self._record.id}-{key}-{range_entry['seq']}"
+            ranges.append(OffsetRange(key, range_entry["seq"], tuple(splits), origin))
         return ranges
 
-    def settle(self, done: Offset) -> None:
-        for key, each in done["channels"].items():
+    def settle(self, offset: Offset) -> None:
+        for key, range_entry in offset["channels"].items():
             run = self._runs.get(key)
-            if run is None or (run.sequence >= 0 and run.sequence != each["seq"]):
+            if run is None or (run.sequence >= 0 and run.sequence != range_entry["seq"]):
                 continue
-            end = token_in(each["to"])
+            end = token_in(range_entry["to"])
             try:
-                self._calls.checkpoint(key, each["seq"], end)
+                self._calls.checkpoint(key, range_entry["seq"], end)
             except ChannelLostError:
                 continue  # it went to another client, which reads on from the checkpoint that counts
-            run.sequence, run.token, run.pending = each["seq"] + 1, end, None
+            run.sequence, run.token, run.pending = range_entry["seq"] + 1, end, None
             if not run.channel.is_base:
                 self.feed.settle(end)
 
@@ -250,15 +254,15 @@ class SharedPositions(StreamPositions):
         if again or any(run.sequence < 0 for run in runs):
             state = self._store.state(self._name)
             for run in runs:
-                found = state.channels[run.channel.id]
-                if found.client == self._client.id and (again or run.sequence < 0):
+                channel = state.channels[run.channel.id]
+                if channel.client == self._client.id and (again or run.sequence < 0):
                     if not run.channel.is_base:
                         # The client that took the checkpoint may have ended before it settled.
-                        self.feed.settle(found.token)
+                        self.feed.settle(channel.token)
                     run.sequence, run.token, run.pending = (
-                        found.sequence,
-                        found.token,
-                        found.pending,
+                        channel.sequence,
+                        channel.token,
+                        channel.pending,
                     )
         return sorted((run for run in runs if run.sequence >= 0), key=lambda run: run.channel.place)
 
@@ -294,7 +298,7 @@ class SharedPositions(StreamPositions):
                 return None
             end = READ
         elif end is None:
-            target, until = self.target.of(run.channel.partition), run.channel.until
+            target, until = self.target.token_of(run.channel.partition), run.channel.until
             if until is None:
                 end = self.feed.latest(run.token, room.left, target)
             elif run.token != until:

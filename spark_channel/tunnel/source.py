@@ -70,12 +70,14 @@ class StreamSource:
                 got=mode,
                 takes="fail",
             )
-        place = describe(reader.options)
+        location = describe(reader.options)
         if tables is not None:  # which ones it has is in its tokens, and changes
-            place = f"{place.removesuffix(f'#{tables}')}#(tables)"
-        about = [f"{connector.name} {place}"]
-        said = {name: getattr(reader.options, name, None) for name in ("columns", "where", "query")}
-        about += [f"{name}={value}" for name, value in said.items() if value]
+            location = f"{location.removesuffix(f'#{tables}')}#(tables)"
+        about = [f"{connector.name} {location}"]
+        settings = {
+            name: getattr(reader.options, name, None) for name in ("columns", "where", "query")
+        }
+        about += [f"{name}={value}" for name, value in settings.items() if value]
         about += [f"cursor={self.options.cursor_column}"] if self.options.cursor_column else []
         self.about = "; ".join(about)
         slot = self.options.slot
@@ -134,13 +136,13 @@ class StreamSource:
             splits = self.feed.base(tokens, advice) if beside is None else []
             self.feed.settled(tokens)
             tokens = tokens if beside is None else beside
-        made = [
-            Channel(f"base-{place:04d}", place, {"split": _packed(split)}, token=NOT_READ)
-            for place, split in enumerate(splits)
+        channels = [
+            Channel(f"base-{index:04d}", index, {"split": _packed(split)}, token=NOT_READ)
+            for index, split in enumerate(splits)
         ]
         if kind is not TunnelType.BASE:
-            parents = tuple(channel.id for channel in made)
-            made += [
+            parents = tuple(channel.id for channel in channels)
+            channels += [
                 Channel(
                     f"stream-{number}",
                     len(parents) + number,
@@ -150,20 +152,20 @@ class StreamSource:
                 )
                 for number, token in enumerate(tokens)
             ]
-        return made
+        return channels
 
     def _beside(self, tokens: Sequence[Token]) -> Sequence[Token] | None:
         """Tokens of ranges that have the base beside the changes; None = the base is read first."""
         mode = self.options.base_mode
-        found = None if mode == "initial" else self.feed.with_base(tokens)
-        if found is None and mode == "incremental":
+        base_tokens = None if mode == "initial" else self.feed.with_base(tokens)
+        if base_tokens is None and mode == "incremental":
             raise OptionError(
                 "option 'baseMode' got 'incremental', and this source cannot be read beside its changes: "
                 "omit the option to read its existing rows first. A log line says why",
                 option="baseMode",
                 got=mode,
             )
-        return found
+        return base_tokens
 
     def check(self, record: TunnelRecord) -> None:
         """Check that `record` is a tunnel of this source and its present columns.
@@ -205,7 +207,7 @@ class StreamSource:
             return self.feed.now()
         if text == "earliest":
             return self.feed.earliest()
-        tokens = _given("startingOffsets", text, "latest, earliest")
+        tokens = _given_tokens("startingOffsets", text, "latest, earliest")
         with self.feed.shared_look():
             for token in tokens:
                 self.feed.lag(token)  # raises now for a damaged token
@@ -220,7 +222,7 @@ class StreamSource:
             return None
         else:
             name = "endingOffsets"
-            ends = self.feed.now() if text == "latest" else _given(name, text, "latest")
+            ends = self.feed.now() if text == "latest" else _given_tokens(name, text, "latest")
         if len(ends) != len(starts):
             raise OptionError(
                 f"option {name!r} names {len(ends)} positions for {len(starts)} channels: give one for each",
@@ -232,13 +234,13 @@ class StreamSource:
         return ends
 
 
-def _given(name: str, text: str, words: str) -> list[Token]:
+def _given_tokens(name: str, text: str, words: str) -> list[Token]:
     takes = f"{words}, or a JSON token (or a list of them, one per channel)"
     try:
-        found = serialization.load_tagged(text)
+        parsed = serialization.load_tagged(text)
     except ValueError:
-        found = None
-    tokens = found if isinstance(found, list) else [found]
+        parsed = None
+    tokens = parsed if isinstance(parsed, list) else [parsed]
     if not all(isinstance(token, dict) and token for token in tokens):
         raise OptionError(
             f"option {name!r} got {text!r}; it takes {takes}", option=name, got=text, takes=takes
@@ -262,19 +264,20 @@ def base_split(channel: Channel) -> Split:
     return Split(packed["params"], packed["rows"], packed["nbytes"])
 
 
-def paused_base(what: str) -> TunnelError:
+def paused_base(source: str) -> TunnelError:
     """Why a reader that is to end when all is read ends with existing rows left."""
     return TunnelError(
-        f"all changes of {what} are read, and not all existing rows, whose reading is paused: by `spark-channel tunnel "
-        "pause-base`, which `resume-base` ends, or by option 'maxSlotLag', while the slot keeps more WAL than that. "
+        f"all changes of {source} are read, and not all existing rows, whose reading is paused: by "
+        "`spark-channel tunnel pause-base`, which `resume-base` ends, or by option 'maxSlotLag', "
+        "while the slot keeps more WAL than that. "
         "Start it again then: it continues where it is"
     )
 
 
-def held_base(what: str, seconds: float) -> TunnelError:
+def held_base(source: str, seconds: float) -> TunnelError:
     """Why a reader that is to end when all is read ends with existing rows left, whose reading the source delays."""
     return TunnelError(
-        f"all changes of {what} are read, but not all existing rows: for {seconds:g} s, "
+        f"all changes of {source} are read, but not all existing rows: for {seconds:g} s, "
         "the slot has kept more WAL than option 'maxSlotLag' allows. Either a transaction runs for long, "
         "or the server writes that much in about 15 s. "
         "End the transaction (the oldest xact_start in pg_stat_activity), or raise 'maxSlotLag', "
@@ -288,8 +291,8 @@ def _packed(split: Split) -> dict[str, Any]:
 
 def _difference(was: str, now: str) -> str:
     old, new = was.split(", "), now.split(", ")
-    lost = [each for each in old if each not in new]
-    more = [each for each in new if each not in old]
+    lost = [name for name in old if name not in new]
+    added = [name for name in new if name not in old]
     parts = [f"without {', '.join(lost)}"] if lost else []
-    parts += [f"with {', '.join(more)}"] if more else []
+    parts += [f"with {', '.join(added)}"] if added else []
     return " and ".join(parts) or "in another order"

@@ -48,6 +48,11 @@ __all__ = [
 Shares = tuple[dict[str, str], tuple[str, ...]]
 """(free channel -> client that gets it, channels that their clients must give back)."""
 
+FORCED_AFTER = 3
+"""Heartbeats after which a channel that its client does not give back is taken from it."""
+_HELD = (ChannelState.OPEN, ChannelState.CLOSING)
+_OVER = (ChannelState.CLOSED, ChannelState.TERMINATED)
+
 
 def share(
     channels_of: Mapping[str, Sequence[str]],
@@ -91,13 +96,6 @@ def share(
         if counts[client] > target[client]
     )
     return client_of, back
-
-
-FORCED_AFTER = 3
-"""Heartbeats after which a channel that its client does not give back is taken from it."""
-
-_HELD = (ChannelState.OPEN, ChannelState.CLOSING)
-_OVER = (ChannelState.CLOSED, ChannelState.TERMINATED)
 
 
 def connect(state: TunnelState, client: Client, now: float) -> TunnelState:

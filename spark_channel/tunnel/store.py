@@ -47,6 +47,40 @@ __all__ = [
     "open_store",
 ]
 
+SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS spark_channel_tunnels (
+      name TEXT PRIMARY KEY, id TEXT NOT NULL, type TEXT NOT NULL, source TEXT NOT NULL,
+      schema_text TEXT NOT NULL, created_at DOUBLE PRECISION NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_channels (
+      tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, place BIGINT NOT NULL,
+      params TEXT NOT NULL, parents TEXT NOT NULL, state TEXT NOT NULL, version BIGINT NOT NULL,
+      client TEXT NOT NULL, closing_beats BIGINT NOT NULL, sequence BIGINT NOT NULL, token TEXT NOT NULL,
+      pending TEXT NOT NULL, PRIMARY KEY (tunnel, id))""",
+    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_clients (
+      tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, tag TEXT NOT NULL,
+      timeout DOUBLE PRECISION NOT NULL, last_seen DOUBLE PRECISION NOT NULL, host TEXT NOT NULL,
+      process TEXT NOT NULL, PRIMARY KEY (tunnel, id))""",
+    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_notes (
+      tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, said TEXT NOT NULL,
+      PRIMARY KEY (tunnel, id))""",
+    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_places (
+      tunnel TEXT NOT NULL, channel TEXT NOT NULL, id TEXT NOT NULL, place BIGINT NOT NULL, said TEXT NOT NULL,
+      PRIMARY KEY (tunnel, channel, id))""",
+)
+"""The store's tables, one statement each."""
+_TUNNELS = "SELECT name, id, type, source, schema_text, created_at FROM spark_channel_tunnels"
+ONE_TUNNEL = f"{_TUNNELS} WHERE name = ?"
+_CHANNELS = f"SELECT {CHANNEL_COLUMNS} FROM spark_channel_tunnel_channels WHERE tunnel = ?"  # noqa: S608 - constants
+_NOTES = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
+_ONE_NOTE = "SELECT said FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?"
+_NOTE = "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)"
+_OF_CHANNEL = "FROM spark_channel_tunnel_places WHERE tunnel = ? AND channel = ?"
+_CLIENTS = "SELECT id, tag, timeout, last_seen, host, process FROM spark_channel_tunnel_clients WHERE tunnel = ?"
+_MAKING = 0x5C_7A_11
+"""The advisory lock under which tables are made: two who make one at a time get an error otherwise."""
+_UNDEFINED_TABLE = "42P01"
+_LOCK_TIMEOUT = 30.0
+
 
 def default_store() -> Path:
     """Return the default file for tunnels, in `SPARK_CHANNEL_HOME` or the user's home."""
@@ -81,38 +115,6 @@ def open_store(place: str | None = None) -> TunnelStore:
         )
     path = text.partition("://")[2] if mark else text.removeprefix("sqlite:")
     return SqliteStore(Path(path))
-
-
-SCHEMA = (
-    """CREATE TABLE IF NOT EXISTS spark_channel_tunnels (
-      name TEXT PRIMARY KEY, id TEXT NOT NULL, type TEXT NOT NULL, source TEXT NOT NULL,
-      schema_text TEXT NOT NULL, created_at DOUBLE PRECISION NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_channels (
-      tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, place BIGINT NOT NULL,
-      params TEXT NOT NULL, parents TEXT NOT NULL, state TEXT NOT NULL, version BIGINT NOT NULL,
-      client TEXT NOT NULL, closing_beats BIGINT NOT NULL, sequence BIGINT NOT NULL, token TEXT NOT NULL,
-      pending TEXT NOT NULL, PRIMARY KEY (tunnel, id))""",
-    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_clients (
-      tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, tag TEXT NOT NULL,
-      timeout DOUBLE PRECISION NOT NULL, last_seen DOUBLE PRECISION NOT NULL, host TEXT NOT NULL,
-      process TEXT NOT NULL, PRIMARY KEY (tunnel, id))""",
-    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_notes (
-      tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, said TEXT NOT NULL,
-      PRIMARY KEY (tunnel, id))""",
-    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_places (
-      tunnel TEXT NOT NULL, channel TEXT NOT NULL, id TEXT NOT NULL, place BIGINT NOT NULL, said TEXT NOT NULL,
-      PRIMARY KEY (tunnel, channel, id))""",
-)
-"""The store's tables, one statement each."""
-
-_TUNNELS = "SELECT name, id, type, source, schema_text, created_at FROM spark_channel_tunnels"
-ONE_TUNNEL = f"{_TUNNELS} WHERE name = ?"
-_CHANNELS = f"SELECT {CHANNEL_COLUMNS} FROM spark_channel_tunnel_channels WHERE tunnel = ?"  # noqa: S608 - constants
-_NOTES = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
-_ONE_NOTE = "SELECT said FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?"
-_NOTE = "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)"
-_OF_CHANNEL = "FROM spark_channel_tunnel_places WHERE tunnel = ? AND channel = ?"
-_CLIENTS = "SELECT id, tag, timeout, last_seen, host, process FROM spark_channel_tunnel_clients WHERE tunnel = ?"
 
 
 class Statements(Protocol):
@@ -185,10 +187,10 @@ class SqlStore(ABC):
             self._record(statements, name)
             notes = statements.rows(_NOTES, (name,))
             self._remove(statements, name)
-            made = self._add(statements, record, channels)
-            for each in notes:  # they refer to the record
-                statements.execute(_NOTE, (name, *each))
-            return made
+            created = self._add(statements, record, channels)
+            for note in notes:  # they refer to the record
+                statements.execute(_NOTE, (name, *note))
+            return created
 
     def state(self, name: str) -> TunnelState:
         with self._transaction() as statements:
@@ -218,7 +220,9 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = self._load(statements, name)
-            gone = [each.id for each in old.clients.values() if has_ended(each.host, each.process)]
+            gone = [
+                other.id for other in old.clients.values() if has_ended(other.host, other.process)
+            ]
             new = state_machine.heartbeat(
                 old, client, report, self._now(statements), gone=gone, wanted=wanted
             )
@@ -247,11 +251,11 @@ class SqlStore(ABC):
             new = state_machine.checkpoint(old, client, channel, sequence, token, now, in_flight)
             self._save(statements, name, old, new)
 
-    def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
+    def park(self, name: str, client: str, channel: str, sequence: int, reason: str) -> None:
         with self._transaction() as statements:
             old = self._load_one(statements, name, channel)
             self._save(
-                statements, name, old, state_machine.park(old, client, channel, sequence, why)
+                statements, name, old, state_machine.park(old, client, channel, sequence, reason)
             )
 
     def resume(self, name: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
@@ -261,8 +265,8 @@ class SqlStore(ABC):
             self._check_known(name, old, channels)
             parked = tuple(
                 key
-                for key, each in old.channels.items()
-                if each.state is ChannelState.PARKED and (channels is None or key in channels)
+                for key, channel in old.channels.items()
+                if channel.state is ChannelState.PARKED and (channels is None or key in channels)
             )
             for key in parked:
                 new = state_machine.resume(new, key)
@@ -277,7 +281,7 @@ class SqlStore(ABC):
             old = new = self._load(statements, name)
             self._check_known(name, old, channels)
             changed = []
-            for key, each in old.channels.items():
+            for key, channel in old.channels.items():
                 if channels is not None and key not in channels:
                     continue
                 new = (
@@ -285,7 +289,7 @@ class SqlStore(ABC):
                     if paused
                     else state_machine.resume_base(new, key)
                 )
-                if new.channels[key].paused != each.paused:
+                if new.channels[key].paused != channel.paused:
                     changed.append(key)
             self._save(statements, name, old, new)
             return tuple(changed)
@@ -296,9 +300,9 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = self._load(statements, name)
-            new, made = state_machine.split(old, channel, divide)
+            new, parts = state_machine.split(old, channel, divide)
             self._save(statements, name, old, new)
-            return made
+            return parts
 
     def continued(
         self, name: str, change: Callable[[Token], Token], *, at_once: TokenTest | None = None
@@ -306,9 +310,9 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = self._load(statements, name)
-            new, made = state_machine.continued(old, change, at_once=at_once)
+            new, channel = state_machine.continued(old, change, at_once=at_once)
             self._save(statements, name, old, new)
-            return made
+            return channel
 
     def release(self, name: str, client: str, channels: Collection[str]) -> None:
         with self._transaction() as statements:
@@ -316,19 +320,19 @@ class SqlStore(ABC):
                 old = self._load(statements, name)
                 self._save(statements, name, old, state_machine.release(old, client, channels))
 
-    def note(self, name: str, key: str, said: str | None) -> None:
+    def note(self, name: str, key: str, text: str | None) -> None:
         with self._noting() as statements:
             self._record(statements, name)
-            given = (name, key)
+            note_key = (name, key)
             statements.execute(
-                "DELETE FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?", given
+                "DELETE FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?", note_key
             )
-            if said is not None:
-                statements.execute(_NOTE, (*given, said))
+            if text is not None:
+                statements.execute(_NOTE, (*note_key, text))
 
     def notes(self, name: str) -> dict[str, str]:
         with self._noting() as statements:
-            return {str(key): str(said) for key, said in statements.rows(_NOTES, (name,))}
+            return {str(key): str(text) for key, text in statements.rows(_NOTES, (name,))}
 
     def note_of(self, name: str, key: str) -> str | None:
         with self._noting() as statements:
@@ -430,30 +434,30 @@ class SqlStore(ABC):
         self, statements: Statements, name: str, old: Channel | None, new: Channel
     ) -> None:
         """Before the channel's row is written, which says whether it has places in rows already."""
-        given = (name, new.id)
+        channel_key = (name, new.id)
         changes = place_changes(old, new)
         if changes is None:
             return
-        rows = [] if old is None else statements.rows(f"{_CHANNELS} AND id = ?", given)
+        rows = [] if old is None else statements.rows(f"{_CHANNELS} AND id = ?", channel_key)
         if not any(map(has_places, rows)):
             self._make(statements)  # a store of an earlier version lacks the table
             changes = place_changes(None, new) or changes
-            statements.execute(f"DELETE {_OF_CHANNEL}", given)
+            statements.execute(f"DELETE {_OF_CHANNEL}", channel_key)
         for table in changes.removed:
-            statements.execute(f"DELETE {_OF_CHANNEL} AND id = ?", (*given, table))
-        for table, said in changes.changed.items():
+            statements.execute(f"DELETE {_OF_CHANNEL} AND id = ?", (*channel_key, table))
+        for table, text in changes.changed.items():
             statements.execute(
                 "UPDATE spark_channel_tunnel_places SET said = ? "
                 "WHERE tunnel = ? AND channel = ? AND id = ?",
-                (said, *given, table),
+                (text, *channel_key, table),
             )
         if changes.added:
-            ((last,),) = statements.rows(f"SELECT MAX(place) {_OF_CHANNEL}", given)
-            for place, (table, said) in enumerate(changes.added.items(), 1 + int(last or 0)):
+            ((last,),) = statements.rows(f"SELECT MAX(place) {_OF_CHANNEL}", channel_key)
+            for index, (table, text) in enumerate(changes.added.items(), 1 + int(last or 0)):
                 statements.execute(
                     "INSERT INTO spark_channel_tunnel_places (tunnel, channel, id, place, said) "
                     "VALUES (?, ?, ?, ?, ?)",
-                    (*given, table, place, said),
+                    (*channel_key, table, index, text),
                 )
 
     def _clients(self, statements: Statements, name: str) -> Mapping[str, Client]:
@@ -476,8 +480,8 @@ class SqlStore(ABC):
                 "DELETE FROM spark_channel_tunnel_clients WHERE tunnel = ? AND id = ?", (name, key)
             )
         for key, client in new.clients.items():
-            known = old.clients.get(key)
-            if known is None:
+            existing = old.clients.get(key)
+            if existing is None:
                 statements.execute(
                     "INSERT INTO spark_channel_tunnel_clients "
                     "(tunnel, id, tag, timeout, last_seen, host, process) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -491,7 +495,7 @@ class SqlStore(ABC):
                         client.process,
                     ),
                 )
-            elif known != client:
+            elif existing != client:
                 statements.execute(
                     "UPDATE spark_channel_tunnel_clients SET last_seen = ? WHERE tunnel = ? AND id = ?",
                     (client.last_seen, name, key),
@@ -501,11 +505,6 @@ class SqlStore(ABC):
 def _tunnel(row: tuple[Any, ...]) -> TunnelRecord:
     name, key, kind, source, schema, created_at = row
     return TunnelRecord(name, key, TunnelType(kind), source, schema, created_at)
-
-
-_MAKING = 0x5C_7A_11
-"""The advisory lock under which tables are made: two who make one at a time get an error otherwise."""
-_UNDEFINED_TABLE = "42P01"
 
 
 class PostgresStore(SqlStore):
@@ -558,9 +557,6 @@ class PostgresStore(SqlStore):
             "SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
         )
         return float(rows[0][0])
-
-
-_LOCK_TIMEOUT = 30.0
 
 
 class SqliteStore(SqlStore):

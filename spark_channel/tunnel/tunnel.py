@@ -131,8 +131,8 @@ class Tunnel:
         source = StreamSource(self._options)
         slot = slot_of(self.store.get(self.name))
         old, new = self.store.state(self.name).channels.values(), source.channels(channels)
-        made = self.store.reset(self.name, source.record(self.name), new)
-        if slot and slot != slot_of(made):
+        new_record = self.store.reset(self.name, source.record(self.name), new)
+        if slot and slot != slot_of(new_record):
             _log.warning(
                 "tunnel %r no longer reads slot %r, which keeps its server's log until it is dropped: "
                 "SELECT pg_drop_replication_slot('%s')",
@@ -140,16 +140,16 @@ class Tunnel:
                 slot,
                 slot,
             )
-        left = sorted(_tables(source.feed, old) - _tables(source.feed, new))
-        if left:
+        left_out = sorted(_tables(source.feed, old) - _tables(source.feed, new))
+        if left_out:
             _log.warning(
                 "tunnel %r no longer follows %s, which option 'tables' does not name: `spark-channel tunnel "
                 "add-table %s --table TABLE` adds a table again",
                 self.name,
-                ", ".join(left),
+                ", ".join(left_out),
                 self.store.named(self.name),
             )
-        return made
+        return new_record
 
     def delete(self, *, leave_slot: bool = False) -> None:
         """Remove the tunnel and, where its options are given, what the source holds for it.
@@ -192,10 +192,10 @@ class Tunnel:
             source.check(record)
         now = self.store.now()
         views = []
-        for each in state.channels.values():
-            lag, why = _lag(each, source)
-            lag = _timed(each, lag, max(record.created_at, each.checkpointed_at), now)
-            views.append(ChannelView(each, lag, why, _in_flight(each, state.clients, now)))
+        for channel in state.channels.values():
+            lag, no_lag = _lag(channel, source)
+            lag = _timed(channel, lag, max(record.created_at, channel.checkpointed_at), now)
+            views.append(ChannelView(channel, lag, no_lag, _in_flight(channel, state.clients, now)))
         return TunnelView(record, tuple(views), tuple(state.clients.values()), now)
 
     def orphans(self) -> list[RetainedLog]:
@@ -221,15 +221,15 @@ class Tunnel:
         named: dict[str, list[TunnelRecord]] = {}
         for record in self.store.all():
             named.setdefault(slot_of(record), []).append(record)
-        found = []
-        for each in reader.retained_logs():
-            records = named.get(each.slot, [])
+        orphans = []
+        for retained_log in reader.retained_logs():
+            records = named.get(retained_log.slot, [])
             if any(place_of(record.source) == here for record in records):
                 continue
             # Usually another server, but it may be this one under another name, which the text does not show.
             others = ", ".join(f"{record.name} of {place_of(record.source)}" for record in records)
-            found.append(replace(each, named_by=others))
-        return found
+            orphans.append(replace(retained_log, named_by=others))
+        return orphans
 
     def consume(
         self,
@@ -353,9 +353,9 @@ class Tunnel:
         """
         state = self.store.state(self.name)
         before = [
-            each.id
-            for each in state.channels.values()
-            if each.is_base and each.state is not ChannelState.TERMINATED
+            channel.id
+            for channel in state.channels.values()
+            if channel.is_base and channel.state is not ChannelState.TERMINATED
         ]
         if before:
             raise TunnelError(
@@ -447,9 +447,9 @@ class Tunnel:
     def _join(self, table: str, *, again: bool) -> None:
         source = StreamSource(self._options)
         source.check(self.store.get(self.name))
-        made = self.store.continued(self.name, source.feed.joining(table, again=again))
-        found = self.store.state(self.name).channels.get(made)
-        if found is not None and found.paused:
+        channel = self.store.continued(self.name, source.feed.joining(table, again=again))
+        joined = self.store.state(self.name).channels.get(channel)
+        if joined is not None and joined.paused:
             _log.warning(
                 "existing rows of tunnel %r are paused, also those of %s: "
                 "`spark-channel tunnel resume-base %s` has them read",
@@ -461,7 +461,9 @@ class Tunnel:
 
 def _tables(feed: ChangeFeed, channels: Collection[Channel]) -> set[str]:
     """The names of the tables of its stream channels."""
-    return {name for each in channels if not each.is_base for name in feed.tables(each.token)}
+    return {
+        name for channel in channels if not channel.is_base for name in feed.tables(channel.token)
+    }
 
 
 def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:

@@ -104,8 +104,8 @@ class TunnelWorker(ChannelTurns):
         }
         self._budget = ReadAheadBudget(reading.capacity_rows, reading.capacity_bytes)
         rates = reading.rows_per_second, reading.bytes_per_second
-        own = None if rates == (None, None) else RateLimiter(*rates)
-        self._limit: Limiter | None = own
+        rate_limiter = None if rates == (None, None) else RateLimiter(*rates)
+        self._limit: Limiter | None = rate_limiter
         self._lease: LeaseLimiter | None = None
         self._shared = None if reading.shared_limit is None else self._find_shared()
         if reading.is_protected:
@@ -114,7 +114,13 @@ class TunnelWorker(ChannelTurns):
                 "limit this client with 'rowsPerSecond', or read the tunnel by a streaming query"
             )
         self._job = ConsumerJob(
-            record.name, self._stream, self._options, own, self._lag, shown or {}, self._shared
+            record.name,
+            self._stream,
+            self._options,
+            rate_limiter,
+            self._lag,
+            shown or {},
+            self._shared,
         )
         self._turns = TurnScheduler(threads, self._end, clock=self._clock)
         # Calls of the store, which must wait neither for a read nor for a processor.
@@ -181,10 +187,12 @@ class TunnelWorker(ChannelTurns):
             return
         from spark_channel.service.client import leased
 
-        own = self._limit
+        rate_limiter = self._limit
         with leased(self._find_shared, self._record.name, self._client.id) as shared:
             self._lease = shared
-            self._limit = shared if own is None else CombinedLimiter([own, shared])
+            self._limit = (
+                shared if rate_limiter is None else CombinedLimiter([rate_limiter, shared])
+            )
             yield
 
     def stop(self) -> None:
@@ -201,22 +209,26 @@ class TunnelWorker(ChannelTurns):
         channel = delivery.channel.removesuffix(f"/{table}") if table else delivery.channel
         with self._changed:
             run = self._runs.get(channel)
-            found = (
+            range_read = (
                 None
                 if run is None
                 else next((r for r in run.ranges if r.sequence == sequence), None)
             )
 
         def kept() -> bool:
-            if run is None or found is None:
+            if run is None or range_read is None:
                 return False
             with self._changed:
                 while run.sequence <= sequence:
                     if run.lost or run.closed:
                         return False
-                    if table and found.stage is not Stage.DONE and found.outcome(table) is not None:
-                        return bool(found.outcome(table))
-                    if found not in run.ranges:
+                    if (
+                        table
+                        and range_read.stage is not Stage.DONE
+                        and range_read.outcome(table) is not None
+                    ):
+                        return bool(range_read.outcome(table))
+                    if range_read not in run.ranges:
                         return False
                     self._clock.wait(self._changed)
                 return True
@@ -296,13 +308,13 @@ class TunnelWorker(ChannelTurns):
         seconds = min(
             settings.checkpoint_interval, source.feed.range_seconds or settings.checkpoint_interval
         )
-        known = {current.sequence: current.pending, current.sequence + 1: current.after}
+        ends = {current.sequence: current.pending, current.sequence + 1: current.after}
         run = ChannelRun(
             current,
             source,
             current.token,
             current.sequence,
-            {sequence: end for sequence, end in known.items() if end is not None},
+            {sequence: end for sequence, end in ends.items() if end is not None},
             RangeSize(limit, seconds),
             self._new_trouble(),
             BackfillStallMonitor(source.feed, self._clock),
@@ -337,15 +349,15 @@ class TunnelWorker(ChannelTurns):
             if table in run.processors:
                 continue
             channel = run.name_of(table)
-            made = self._processor if self._factory is None else self._factory(channel)
-            assert made is not None
-            opens = getattr(made, "opened", None)
+            processor = self._processor if self._factory is None else self._factory(channel)
+            assert processor is not None
+            opens = getattr(processor, "opened", None)
             if callable(opens):
                 opens(channel)
             run.processors[table] = (
-                ChannelProcessor(channel, made.process, made.shutdown)
-                if isinstance(made, Processor)
-                else ChannelProcessor(channel, made)
+                ChannelProcessor(channel, processor.process, processor.shutdown)
+                if isinstance(processor, Processor)
+                else ChannelProcessor(channel, processor)
             )
 
     def _over_with(self, run: ChannelRun, *, finished: bool) -> None:
@@ -361,22 +373,22 @@ class TunnelWorker(ChannelTurns):
             self._runs.pop(run.id, None)
             ranges = list(run.ranges)
             self._changed.notify_all()
-        for each in ranges:
-            each.cancel()
-        for opened in run.processors.values():
-            if opened.closes is None:
+        for range_read in ranges:
+            range_read.cancel()
+        for processor in run.processors.values():
+            if processor.closes is None:
                 continue
             try:
-                opened.closes(opened.channel)
+                processor.closes(processor.channel)
             except Exception:
-                _log.exception("the processor's shutdown of channel %s failed", opened.channel)
+                _log.exception("the processor's shutdown of channel %s failed", processor.channel)
         return True
 
     def _idle(self, run: ChannelRun, sequence: int) -> None:
         """Called when no rows follow the range before `sequence`, which may have failed meanwhile."""
         with self._changed:
             run.idle = not run.ranges and run.planned_sequence == sequence
-            asks = self._drained and all(each.idle for each in self._runs.values())
+            asks = self._drained and all(other.idle for other in self._runs.values())
         if asks:
             self._end_if_nothing_is_left()
 
@@ -413,8 +425,8 @@ class TunnelWorker(ChannelTurns):
                     return  # it was resumed, which its client hears of at its next heartbeat
                 paused = channel.id
         if parked is None and paused is not None:
-            what = f"channel {paused} of tunnel {self._record.name!r}"
-            self._end(held_base(what, self.held_seconds) if is_held else paused_base(what))
+            source = f"channel {paused} of tunnel {self._record.name!r}"
+            self._end(held_base(source, self.held_seconds) if is_held else paused_base(source))
             return
         if parked is None:
             if self._drained or is_over:
@@ -455,8 +467,8 @@ class TunnelWorker(ChannelTurns):
         for run in runs:
             self._drop(run, unprocessed=True)
             if broken:
-                for each in list(run.ranges):
-                    each.cancel()
+                for range_read in list(run.ranges):
+                    range_read.cancel()
         busy = [run for run in runs if run.is_at_hand()]
         idle = [run for run in runs if run not in busy]
         for run in idle:
@@ -495,20 +507,20 @@ class TunnelWorker(ChannelTurns):
                 processing = any(run.is_busy() for run in busy)
                 if self._error is not None and not processing:
                     return  # a checkpoint that is not answered: the range is delivered again
-                left = None
+                seconds_left = None
                 if self._hurried or not processing:
-                    left = began + self._stream.options.shutdown_grace - self._clock.now()
-                    if left <= 0:
+                    seconds_left = began + self._stream.options.shutdown_grace - self._clock.now()
+                    if seconds_left <= 0:
                         break
                     if self._hurried and self._lease is not None:
                         if self._lease.is_silent:
                             _cancel(busy)
-                        left = min(left, _LOOK_SECONDS)
-                self._clock.wait(self._changed, left)
+                        seconds_left = min(seconds_left, _LOOK_SECONDS)
+                self._clock.wait(self._changed, seconds_left)
         _cancel(busy)
 
 
 def _cancel(runs: Collection[ChannelRun]) -> None:
     for run in runs:
-        for each in list(run.ranges):
-            each.cancel()
+        for range_read in list(run.ranges):
+            range_read.cancel()

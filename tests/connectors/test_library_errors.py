@@ -34,7 +34,7 @@ def delta() -> AbstractContextManager[Any]:
 
 
 def iceberg() -> AbstractContextManager[Any]:
-    from spark_channel.connectors.iceberg.table import explained
+    from spark_channel.connectors.iceberg.catalog import explained
 
     return explained("t", SourceError)
 

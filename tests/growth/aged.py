@@ -14,7 +14,7 @@ from typing import Any
 from spark_channel.connectors import load_writer
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.delta.claims import PER_ACTION, bits_app_id
-from spark_channel.connectors.redis import writer as redis_writer
+from spark_channel.connectors.redis import staging as redis_staging
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, COLUMNS
 from spark_channel.connectors.sql.write.claim_upkeep import PER_ROW, with_versions
@@ -71,17 +71,19 @@ def _job_row(target: str) -> str:
 
 
 def age_redis(options: dict[str, Any], client: Any) -> None:
-    staging = redis_writer.Staging(load_writer(options)[0].options)  # type: ignore[arg-type] # of Redis
+    staging = redis_staging.Staging(load_writer(options)[0].options)  # type: ignore[arg-type] # of Redis
     client.flushall()
     for number in range(0, VERSIONS, 20_000):
-        place = redis_writer._bit_of(Identity(staging.target, "txn", NAME, number))
+        place = redis_staging._bit_of(Identity(staging.target, "txn", NAME, number))
         assert place is not None
         client.set(place[0], b"\xff" * 2_500)
     with client.pipeline(transaction=False) as pipeline:
         for _ in range(JOBS):
             identity = Identity(staging.target, "job", f"job-{uuid.uuid4().hex}")
             claim = Claim(identity, identity.name, 1, "published", published_at=_AT)
-            pipeline.set(redis_writer._claim_key(identity), redis_writer._text(claim), ex=2_592_000)
+            pipeline.set(
+                redis_staging._claim_key(identity), redis_staging._text(claim), ex=2_592_000
+            )
         pipeline.execute()
 
 

@@ -171,9 +171,10 @@ def test_both_commands_print_json_and_take_options(tmp_path: Path) -> None:
 
 def test_a_folder_forgets_by_age_what_has_left_its_times(tmp_path: Path) -> None:
     from spark_channel.connectors.base.kept_claims import chosen
-    from spark_channel.connectors.files.kept import forgotten
-    from spark_channel.connectors.files.kept import kept as kept_in
-    from spark_channel.connectors.files.log import Manifest, PublishedVersions
+    from spark_channel.connectors.files.kept_claims import forgotten
+    from spark_channel.connectors.files.kept_claims import kept as kept_in
+    from spark_channel.connectors.files.manifest import Manifest
+    from spark_channel.connectors.files.published_versions import PublishedVersions
 
     of = PublishedVersions()
     for version in range(1, 151):

@@ -15,7 +15,7 @@ from spark_channel.replication.config import (
     load_replication,
     parse_replication,
 )
-from spark_channel.replication.plan import check_replication
+from spark_channel.replication.faults import check_replication
 
 SHOP = """
 source: {url: postgresql://replica/shop, user: etl, password: "${env:PW}", protect: auto}

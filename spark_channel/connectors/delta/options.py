@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.files.filesystem import (
+from spark_channel.connectors.files.credentials import (
     StorageCredentials,
     StorageSettings,
     read_settings,

@@ -10,27 +10,23 @@ import pyarrow as pa
 from spark_channel.arrow_schema import check_columns
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.delta.features import check_deletion_vectors, check_readable
+from spark_channel.connectors.delta.lake_table import file_path, logged_partition, table_files
 from spark_channel.connectors.delta.options import DeltaReadOptions
 from spark_channel.connectors.delta.table import (
-    check_deletion_vectors,
-    check_readable,
     columns_of,
     explained,
     open_table,
     place_of,
     written_columns,
 )
-from spark_channel.connectors.delta.writer import file_path, logged_partition, table_files
-from spark_channel.connectors.files.filesystem import Location, reading
+from spark_channel.connectors.files.file_errors import reading
+from spark_channel.connectors.files.filesystem import Location
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.source import SourcePlan, plan_columns
-from spark_channel.connectors.lake.table import (
-    TableFile,
-    char_length,
-    check_no_char,
-    with_blanks,
-)
+from spark_channel.connectors.lake.columns import char_length, check_no_char, with_blanks
+from spark_channel.connectors.lake.table import TableFile
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 
@@ -41,6 +37,10 @@ __all__ = [
     "DeltaFeed",
     "DeltaReader",
 ]
+
+_NOTHING = -1
+"""The token before the first range."""
+_AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its newest version"
 
 
 class DeltaReader(FilesReader):
@@ -136,11 +136,6 @@ class DeltaReader(FilesReader):
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         return DeltaFeed(self, options)
-
-
-_NOTHING = -1
-"""The token before the first range."""
-_AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its newest version"
 
 
 class DeltaFeed(ChangeFeed):

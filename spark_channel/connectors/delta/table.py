@@ -1,26 +1,26 @@
-"""Options; table opened by deltalake; features refused."""
+"""Opens a table with `deltalake`: its uri, its store's settings, and its errors."""
 
-import json
 import os
 import posixpath
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors.delta.options import Table
-from spark_channel.connectors.files.filesystem import (
-    Location,
-    azure_account,
-    azure_key,
-    locate,
+from spark_channel.connectors.delta.features import (
+    COMPLETE,
+    EARLIER_TYPE,
+    IN_SPARK,
+    UNSUPPORTED,
+    schema_fields,
 )
-from spark_channel.connectors.lake.table import LENGTH_NOTE, is_length
+from spark_channel.connectors.delta.options import Table
+from spark_channel.connectors.files.filesystem import Location, azure_account, azure_key, locate
+from spark_channel.connectors.lake.columns import LENGTH_NOTE
 from spark_channel.errors import (
     ChannelError,
     MissingPackageError,
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 __all__ = [
-    "check_deletion_vectors",
-    "check_readable",
-    "check_writable",
     "columns_of",
     "commits_removals",
     "explained",
@@ -48,9 +45,6 @@ __all__ = [
     "uri_of",
     "written_columns",
 ]
-
-
-# Opens a table with `deltalake`: its uri, its store's settings, and its errors.
 
 
 _SCHEMES = ("", "s3", "gs", "abfs", "abfss")
@@ -177,12 +171,12 @@ def explained(label: str, failure: type[SourceError] | type[TargetError]) -> Ite
                 f"{label} has the feature 'catalogManaged': its catalog commits, and files of the log may be "
                 "elsewhere; use Delta Lake in Spark for this table"
             ) from error
-        if unsupported := _UNSUPPORTED.search(str(error)):
+        if unsupported := UNSUPPORTED.search(str(error)):
             raise _too_old(label, unsupported[1]) from error
-        if earlier := _EARLIER_TYPE.search(str(error)):
+        if earlier := EARLIER_TYPE.search(str(error)):
             raise UnsupportedError(
                 f"{label} has the partition value {earlier[1]}, which deltalake does not read as {earlier[2]}: the "
-                f"column may have become {earlier[2]} after that (type widening); {_IN_SPARK}"
+                f"column may have become {earlier[2]} after that (type widening); {IN_SPARK}"
             ) from error
         if isinstance(error, OSError):
             raise
@@ -204,11 +198,11 @@ def _too_old(label: str, features: str) -> ChannelError:
     installed = version("deltalake")
     if commits_removals():
         return UnsupportedError(
-            f"{label} has the features {features}, to which deltalake {installed} does not commit; {_IN_SPARK}"
+            f"{label} has the features {features}, to which deltalake {installed} does not commit; {IN_SPARK}"
         )
     return MissingPackageError(
         f"{label} has the features {features}, to which deltalake {installed} of {sys.executable} does not commit. "
-        f"They need deltalake {_COMPLETE} or newer: pip install 'deltalake>={_COMPLETE}', on the driver's host and on "
+        f"They need deltalake {COMPLETE} or newer: pip install 'deltalake>={COMPLETE}', on the driver's host and on "
         "the workers",
         name="deltalake",
     )
@@ -265,7 +259,9 @@ def columns_of(table: "DeltaTable") -> pa.Schema:
 
 def written_columns(table: "DeltaTable") -> pa.Schema:
     """The same, with the notes of which a write takes care: the lengths of CHAR and VARCHAR."""
-    notes = {field["name"]: field.get("metadata", {}).get(LENGTH_NOTE) for field in _fields(table)}
+    notes = {
+        field["name"]: field.get("metadata", {}).get(LENGTH_NOTE) for field in schema_fields(table)
+    }
     return pa.schema(
         [
             field
@@ -274,158 +270,3 @@ def written_columns(table: "DeltaTable") -> pa.Schema:
             for field in columns_of(table)
         ]
     )
-
-
-# Table features that this connector would read or write wrongly: refused by name.
-
-
-_READ = {
-    "timestampNtz",
-    "deletionVectors",
-    "columnMapping",
-    "v2Checkpoint",
-    "vacuumProtocolCheck",
-    "appendOnly",
-    "typeWidening",
-    "typeWidening-preview",
-}
-_WRITTEN = {
-    "timestampNtz",
-    "deletionVectors",
-    "columnMapping",
-    "v2Checkpoint",
-    "appendOnly",
-    "invariants",
-    "checkConstraints",
-    "changeDataFeed",
-    "generatedColumns",
-}
-"""Features that deltalake commits to, and whose use is looked for below."""
-
-_COMPLETE = "1.6.6"
-"""The first deltalake that commits to all of these."""
-_UNSUPPORTED = re.compile(r"Unsupported table features required: \[([^\]]+)\]")
-_EARLIER_TYPE = re.compile(r"Failed to parse value ('.*') as '([^']+)'")
-
-_IDENTITY_COLUMNS = 6
-"""The writer version that demands them, without a list of features."""
-_INNER_CHAR = re.compile(r"\bchar\(")
-_IN_SPARK = "use Delta Lake in Spark for this table"
-
-
-def _fields(table: "DeltaTable") -> list[dict[str, Any]]:
-    return list(json.loads(table.schema().to_json())["fields"])
-
-
-def _features(names: Sequence[str]) -> str:
-    return f"feature{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
-
-
-def check_readable(table: "DeltaTable", label: str) -> None:
-    """
-    Raises:
-        UnsupportedError: names the feature.
-    """
-    protocol = table.protocol()
-    strange = sorted(set(protocol.reader_features or ()) - _READ)
-    if protocol.min_reader_version > 3 or strange:
-        needs = f"needs the reader {_features(strange)}" if strange else "needs a newer reader"
-        raise UnsupportedError(f"{label} {needs}, which this connector does not have; {_IN_SPARK}")
-    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-    if mode != "none":
-        raise UnsupportedError(
-            f"{label} has delta.columnMapping.mode={mode}: its files use other names for columns; {_IN_SPARK}"
-        )
-    folders = table.metadata().partition_columns
-    for field in _fields(table):
-        if "date" in _widened_from(field):
-            raise UnsupportedError(
-                f"column {field['name']!r} of {label} was a date, and is a timestamp now: older files have dates, "
-                f"which are not read as timestamps here; {_IN_SPARK}, or write it again there"
-            )
-        note = str(field.get("metadata", {}).get(LENGTH_NOTE, ""))
-        if not is_length(note) and _INNER_CHAR.search(note):
-            raise UnsupportedError(
-                f"column {field['name']!r} of {label} has a CHAR inside another type ({note}), whose values Spark "
-                f"fills up with blanks when it reads them; {_IN_SPARK}"
-            )
-        if field["name"] in folders and field["type"] == "binary":
-            raise UnsupportedError(
-                f"{label} is partitioned by {field['name']!r}, which is binary: deltalake gives such values as the log "
-                f"spells them; {_IN_SPARK}"
-            )
-
-
-def _widened_from(part: Any) -> set[str]:
-    """The earlier types of a column, or of a field inside it."""
-    if isinstance(part, list):
-        return set().union(*map(_widened_from, part))
-    if not isinstance(part, dict):
-        return set()
-    changes = part.get("delta.typeChanges", ())
-    return {change["fromType"] for change in changes}.union(*map(_widened_from, part.values()))
-
-
-def check_deletion_vectors(table: "DeltaTable", label: str) -> None:
-    """
-    Raises:
-        UnsupportedError: rows of a file are marked as deleted.
-    """
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
-        return
-    import pyarrow as pa
-    from deltalake.exceptions import DeltaError
-
-    try:
-        with pa.RecordBatchReader.from_stream(table.deletion_vectors()) as vectors:
-            has_vectors = any(batch.num_rows for batch in vectors)
-    except DeltaError:
-        has_vectors = True  # and they cannot even be read
-    if has_vectors:
-        raise UnsupportedError(
-            f"{label} has deletion vectors, which mark rows of its files as deleted; "
-            "write the files again with REORG TABLE ... APPLY (PURGE) in Spark, and read or overwrite it then"
-        )
-
-
-def check_writable(table: "DeltaTable", label: str, *, removes: bool) -> None:
-    """
-    Raises:
-        UnsupportedError: names the feature.
-    """
-    check_readable(table, label)
-    protocol, settings = table.protocol(), table.metadata().configuration
-    needed = set(protocol.writer_features or ())
-    if protocol.min_writer_version == _IDENTITY_COLUMNS:
-        needed.add("identityColumns")
-    strange = sorted(needed - _WRITTEN)
-    if protocol.min_writer_version > 7 or strange:
-        needs = f"needs the writer {_features(strange)}" if strange else "needs a newer writer"
-        raise UnsupportedError(f"{label} {needs}, which this connector does not have; {_IN_SPARK}")
-    constraint = next((name for name in settings if name.startswith("delta.constraints.")), None)
-    if constraint is not None:
-        raise UnsupportedError(
-            f"{label} has {constraint}, which only a query engine can check; {_IN_SPARK}"
-        )
-    for field in _fields(table):
-        for name, needs in (
-            ("delta.invariants", "an invariant"),
-            ("delta.generationExpression", "a generation expression"),
-            (LENGTH_NOTE, "a length (CHAR or VARCHAR) inside another type, that only Spark checks"),
-        ):
-            note = field.get("metadata", {}).get(name)
-            if note is not None and not (name == LENGTH_NOTE and is_length(str(note))):
-                raise UnsupportedError(
-                    f"column {field['name']!r} of {label} has {needs}; {_IN_SPARK}"
-                )
-    if not removes:
-        return
-    if settings.get("delta.appendOnly", "").lower() == "true":
-        raise UnsupportedError(
-            f"{label} has delta.appendOnly=true, and the write replaces rows; append, or unset the property"
-        )
-    if settings.get("delta.enableChangeDataFeed", "").lower() == "true":
-        raise UnsupportedError(
-            f"{label} has delta.enableChangeDataFeed=true, and its change files would not name the rows that the "
-            f"write replaces; append, or {_IN_SPARK}"
-        )

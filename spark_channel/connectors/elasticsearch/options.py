@@ -22,6 +22,8 @@ _TAKES = (
     "or write / ? # @ in it as %2F %3F %23 %40"
 )
 
+_KEY = re.compile(r"[!-~]+")
+
 
 def _url(value: object) -> str:
     server_url(str(value), ("http", "https"), _TAKES)
@@ -52,8 +54,6 @@ def _names(value: object) -> tuple[str, ...]:
         raise ValueError("column names separated by commas, or a JSON list of them") from None
     return tuple(str(name) for name in names if name)
 
-
-_KEY = re.compile(r"[!-~]+")
 
 Json = Annotated[str, BeforeValidator(_object)]
 

@@ -1,4 +1,4 @@
-"""The change of the manifest in each step of a write, by the write protocol of `connectors.commit`. No I/O.
+"""The change of the manifest in each step of a write, by the write protocol of `base.claims`. No I/O.
 
 A claim's epoch is the number of the log entry that took it, so that each run has its own name ("<job>-e<epoch>").
 Closing a claim (abort, a dead driver) gives it a new epoch, which no run holds.
@@ -7,52 +7,36 @@ An overwrite takes the rows of `commit=task` runs that have not ended out of the
 longer end well, and loses its claim in the same entry.
 """
 
-import json
-import posixpath
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from uuid import uuid4
 
 import pyarrow as pa
-from pyarrow import fs as pafs
 
-from spark_channel.clock import utc_now
 from spark_channel.connectors.base import claims
-from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity, is_alive
+from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity
 from spark_channel.connectors.base.contract import Receipt, WriteContext
-from spark_channel.connectors.files.filesystem import LOG, PREFIXES
-from spark_channel.connectors.files.log import Dialect, Manifest, claim_key
+from spark_channel.connectors.files.manifest import Dialect, Manifest, claim_key
 from spark_channel.connectors.files.parts import DataFile, FileList, Merge, RemovedFiles
-from spark_channel.connectors.files.store import Store
 from spark_channel.errors import SupersededError, TargetError
 
 __all__ = [
-    "ALL_FILES",
     "AddedFiles",
-    "JobFolder",
     "MergedFile",
-    "OwnedFileNames",
     "add_task",
     "check_format",
-    "dead_runs",
     "fence",
-    "file_name",
-    "is_ours",
     "merge",
-    "new_attempt",
     "publish",
     "put_back",
     "release",
-    "run_name",
-    "run_of",
-    "staging_folders",
     "take",
 ]
 
 
 _NOTHING = "Nothing of this run was added by this step"
+
+_FOLLOWS = 1
+"""The generation of a stream's claim whose batches follow each other: an overwrite by another writer removes it."""
 
 
 @dataclass(frozen=True)
@@ -88,92 +72,92 @@ def take(
     starts_over = context.overwrite and context.resume is None
     receipts = () if starts_over else manifest.receipts(identity)
     position = context.stream[1] if context.stream else None
-    found = manifest.claim(identity)
-    if receipts and found is not None and found.owner != context.job and context.resume is None:
+    current = manifest.claim(identity)
+    if receipts and current is not None and current.owner != context.job and context.resume is None:
         raise TargetError(
-            f"{identity.shown} is partially committed: run {found.owner!r} committed {len(receipts)} tasks "
-            f"with {sum(each.rows for each in receipts)} rows to {identity.target} (commit=task) "
+            f"{identity.shown} is partially committed: run {current.owner!r} committed {len(receipts)} tasks "
+            f"with {sum(receipt.rows for receipt in receipts)} rows to {identity.target} (commit=task) "
             "and did not end. A new run does not know which rows these were: "
             "overwrite the directory, or remove that run's files and use another version in 'txn'. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
-    taken = claims.take(
-        found,
+    decision = claims.take(
+        current,
         identity,
         context.job,
         position=position,
         follows=context.follows,
-        committed=(len(receipts), sum(each.rows for each in receipts)),
+        committed=(len(receipts), sum(receipt.rows for receipt in receipts)),
         resume=context.resume,
         process=process,
         now=now,
     )
-    if taken.claim is None:
-        return None, taken
-    claim = replace(taken.claim, epoch=max(number, taken.claim.epoch))
-    made = manifest if receipts else manifest.without_tasks(identity)
-    if found is not None and receipts:
-        made = made.with_plan(identity, manifest.plans.get(claim_key(identity), found.epoch))
-    if taken.overtaken is not None:
-        made = made.with_ended(
-            taken.overtaken.owner, taken.overtaken.epoch, f"run {context.job!r} took over"
+    if decision.claim is None:
+        return None, decision
+    claim = replace(decision.claim, epoch=max(number, decision.claim.epoch))
+    changed = manifest if receipts else manifest.without_tasks(identity)
+    if current is not None and receipts:
+        changed = changed.with_plan(
+            identity, manifest.plans.get(claim_key(identity), current.epoch)
+        )
+    if decision.overtaken is not None:
+        changed = changed.with_ended(
+            decision.overtaken.owner, decision.overtaken.epoch, f"run {context.job!r} took over"
         )
     for other in manifest.claims.values():
         if (other.owner, other.epoch) in dead and claim_key(other.identity) != claim_key(identity):
-            made = _closed(made, other, number, "its driver has ended")
+            changed = _closed(changed, other, number, "its driver has ended")
     if empty and claim.state != "prepared":
-        made = _emptied(made, number, until, _overwritten(context.job))
+        changed = _emptied(changed, number, until, _overwritten(context.job))
         claim = replace(claim, state="prepared")
-    made = made.with_claim(claim)
-    assert taken.held is not None
-    return made, replace(taken, claim=claim, held=replace(taken.held, epoch=claim.epoch))
+    changed = changed.with_claim(claim)
+    assert decision.held is not None
+    return changed, replace(decision, claim=claim, held=replace(decision.held, epoch=claim.epoch))
 
 
-def fence(manifest: Manifest, held: HeldClaim) -> Claim:
-    """Check that `held` is the claim that the log has.
+def fence(manifest: Manifest, held_claim: HeldClaim) -> Claim:
+    """Check that `held_claim` is the claim that the log has.
 
     Raises:
         SupersededError: it is another run's, was published, or was closed.
     """
-    found = manifest.claim(held.identity)
+    current = manifest.claim(held_claim.identity)
     try:
-        claims.check(found, held)
+        claims.check(current, held_claim)
     except SupersededError as error:
-        why = manifest.ended.get(f"{held.owner}/{held.epoch}")
-        if why is None:
+        reason = manifest.ended.get(f"{held_claim.owner}/{held_claim.epoch}")
+        if reason is None:
             raise
-        successor = found.owner if found is not None and found.owner != held.owner else ""
+        successor = (
+            current.owner if current is not None and current.owner != held_claim.owner else ""
+        )
         raise SupersededError(
-            f"job {held.owner!r} no longer holds its claim on {held.identity.target}: {why}. {_NOTHING}",
-            owner=held.owner,
+            f"job {held_claim.owner!r} no longer holds its claim on {held_claim.identity.target}: {reason}. {_NOTHING}",
+            owner=held_claim.owner,
             successor=successor,
         ) from error
-    assert found is not None
-    return found
-
-
-_FOLLOWS = 1
-"""The generation of a stream's claim whose batches follow each other: an overwrite by another writer removes it."""
+    assert current is not None
+    return current
 
 
 def add_task(
-    manifest: Manifest, held: HeldClaim, receipt: Receipt, added: AddedFiles
+    manifest: Manifest, held_claim: HeldClaim, receipt: Receipt, added: AddedFiles
 ) -> Manifest | None:
     """The manifest with a task's files (`commit=task`); None = an attempt of the task has committed.
 
     Raises:
         SupersededError: as `fence`.
     """
-    fence(manifest, held)
-    if any(each.task == receipt.task for each in manifest.receipts(held.identity)):
+    fence(manifest, held_claim)
+    if any(other.task == receipt.task for other in manifest.receipts(held_claim.identity)):
         return None
-    return _with(manifest, added).with_task(held, receipt)
+    return _with(manifest, added).with_task(held_claim, receipt)
 
 
 def publish(
     manifest: Manifest,
     number: int,
-    held: HeldClaim,
+    held_claim: HeldClaim,
     added: AddedFiles,
     *,
     overwrite: bool,
@@ -187,21 +171,23 @@ def publish(
     Raises:
         SupersededError: as `fence`. TargetError: the directory has got files of another format.
     """
-    found = manifest.claim(held.identity)
-    if found is not None and found.has_published(held.position):
+    current = manifest.claim(held_claim.identity)
+    if current is not None and current.has_published(held_claim.position):
         return None
-    fence(manifest, held)
-    done = claims.publish(found, held, at=at, rows=rows, nbytes=nbytes)
-    assert done is not None
-    if held.follows is not None:
-        done = replace(done, generation=_FOLLOWS)
-    made = manifest
+    fence(manifest, held_claim)
+    published_claim = claims.publish(current, held_claim, at=at, rows=rows, nbytes=nbytes)
+    assert published_claim is not None
+    if held_claim.follows is not None:
+        published_claim = replace(published_claim, generation=_FOLLOWS)
+    changed = manifest
     if overwrite:
-        made = _emptied(made, number, until, _overwritten(held.owner), but=held.identity)
+        changed = _emptied(
+            changed, number, until, _overwritten(held_claim.owner), but=held_claim.identity
+        )
     elif added.files:
-        check_format(made, added.format, held.identity.target)
-    made = _with(made, added).with_claim(done)
-    return made.with_job(held.owner, at) if held.identity.kind == "job" else made
+        check_format(changed, added.format, held_claim.identity.target)
+    changed = _with(changed, added).with_claim(published_claim)
+    return changed.with_job(held_claim.owner, at) if held_claim.identity.kind == "job" else changed
 
 
 @dataclass(frozen=True)
@@ -216,7 +202,7 @@ class MergedFile:
 def merge(
     manifest: Manifest,
     number: int,
-    held: HeldClaim,
+    held_claim: HeldClaim,
     merged: Sequence[MergedFile],
     *,
     until: str,
@@ -228,124 +214,132 @@ def merge(
     Raises:
         SupersededError: as `fence`.
     """
-    found = manifest.claim(held.identity)
-    if found is not None and found.has_published(held.position):
+    current = manifest.claim(held_claim.identity)
+    if current is not None and current.has_published(held_claim.position):
         return None
-    fence(manifest, held)
-    sources = [source for each in merged for source in each.sources]
+    fence(manifest, held_claim)
+    sources = [source for merge_file in merged for source in merge_file.sources]
     if not set(sources) <= set(manifest.files):
         return None
     gone = {source.path for source in sources}
-    made = replace(
+    changed = replace(
         manifest,
-        files=manifest.files.merging({each.sources[0].path: each.file for each in merged}, gone),
+        files=manifest.files.merging(
+            {merge_file.sources[0].path: merge_file.file for merge_file in merged}, gone
+        ),
         removed=(*manifest.removed, RemovedFiles(number, until, True, tuple(sources))),
         merges={
             **manifest.merges,
             **{
-                each.file.path: Merge.of(
+                merge_file.file.path: Merge.from_sources(
                     [
                         (source, time, manifest.merges.get(source.path))
-                        for source, time in zip(each.sources, each.times, strict=True)
+                        for source, time in zip(merge_file.sources, merge_file.times, strict=True)
                     ]
                 )
-                for each in merged
+                for merge_file in merged
             },
         },
     )
-    done = claims.publish(found, held, at=at, rows=0, nbytes=0)
-    assert done is not None
-    return made.with_claim(done).with_job(held.owner, at)
+    published_claim = claims.publish(current, held_claim, at=at, rows=0, nbytes=0)
+    assert published_claim is not None
+    return changed.with_claim(published_claim).with_job(held_claim.owner, at)
 
 
 def put_back(manifest: Manifest, number: int, of: int, form: str, *, until: str) -> Manifest:
     """The manifest in which the files that an overwrite replaced in entry `of` are visible again, and no others."""
-    made = _emptied(manifest, number, until, "a command put replaced files back")
-    gone = [each for each in manifest.removed if each.number == of and not each.merged]
+    changed = _emptied(manifest, number, until, "a command put replaced files back")
+    gone = [
+        replaced for replaced in manifest.removed if replaced.number == of and not replaced.merged
+    ]
     back = tuple(
-        file if file.schema in made.schemas else replace(file, schema=None)
-        for each in gone
-        for file in each.files
+        file if file.schema in changed.schemas else replace(file, schema=None)
+        for replaced in gone
+        for file in replaced.files
     )
     return replace(
-        made,
+        changed,
         format=form,
         files=FileList(newest=back),
-        removed=tuple(each for each in made.removed if each not in gone),
+        removed=tuple(replaced for replaced in changed.removed if replaced not in gone),
     )
 
 
-def check_format(manifest: Manifest, form: str, shown: str) -> None:
+def check_format(manifest: Manifest, form: str, target: str) -> None:
     """
     Raises:
         TargetError: files of another format are there.
     """
     if manifest.files and manifest.format != form:
         raise TargetError(
-            f"{shown} holds {manifest.format} files; {form} files cannot be appended to it"
+            f"{target} holds {manifest.format} files; {form} files cannot be appended to it"
         )
 
 
-def release(manifest: Manifest, number: int, held: HeldClaim) -> Manifest | None:
+def release(manifest: Manifest, number: int, held_claim: HeldClaim) -> Manifest | None:
     """The manifest without the run's claim; None when it holds none."""
-    found = manifest.claims.get(claim_key(held.identity))
-    if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
+    current = manifest.claims.get(claim_key(held_claim.identity))
+    if current is None or (current.owner, current.epoch) != (held_claim.owner, held_claim.epoch):
         return None
-    if found.has_published(held.position):
+    if current.has_published(held_claim.position):
         return None
-    return _closed(manifest, found, number, "it was aborted")
+    return _closed(manifest, current, number, "it was aborted")
 
 
 def reset(manifest: Manifest, number: int, identity: Identity) -> Manifest | None:
     """The manifest in which a stream begins again; None when it is not in it."""
-    found = manifest.claim(identity)
-    if found is None:
+    current = manifest.claim(identity)
+    if current is None:
         return None
-    begun = claims.forget(found)
-    made = manifest.with_claim(replace(begun, epoch=max(number, begun.epoch)))
-    return made.with_ended(found.owner, found.epoch, "it was reset") if found.owner else made
+    begun = claims.forget(current)
+    changed = manifest.with_claim(replace(begun, epoch=max(number, begun.epoch)))
+    return (
+        changed.with_ended(current.owner, current.epoch, "it was reset")
+        if current.owner
+        else changed
+    )
 
 
-def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest:
+def _closed(manifest: Manifest, claim: Claim, number: int, reason: str) -> Manifest:
     """No run holds the claim. The log keeps what its tasks have committed, for a run that continues it."""
-    made = manifest.with_ended(claim.owner, claim.epoch, why)
+    changed = manifest.with_ended(claim.owner, claim.epoch, reason)
     receipts = manifest.receipts(claim.identity)
     if claim.identity.kind == "job" or not (receipts or claim.position is not None):
-        return made.without_claim(claim.identity)
+        return changed.without_claim(claim.identity)
     if receipts:
         key = claim_key(claim.identity)
-        made = made.with_plan(claim.identity, manifest.plans.get(key, claim.epoch))
+        changed = changed.with_plan(claim.identity, manifest.plans.get(key, claim.epoch))
         # Without a process: it is not found dead, and closed, again and again.
-        return made.with_claim(replace(claim, epoch=max(number, claim.epoch + 1), process=""))
-    return made.with_claim(
+        return changed.with_claim(replace(claim, epoch=max(number, claim.epoch + 1), process=""))
+    return changed.with_claim(
         replace(claim, owner="", epoch=max(number, claim.epoch + 1), state="open")
     )
 
 
 def _emptied(
-    manifest: Manifest, number: int, until: str, why: str, *, but: Identity | None = None
+    manifest: Manifest, number: int, until: str, reason: str, *, but: Identity | None = None
 ) -> Manifest:
     """Every visible file is replaced. `commit=task` runs whose rows go with them lose their claims, and so do streams
     whose batches follow each other.
     """
     gone = manifest.files.removed(number, until)
-    made = replace(manifest, files=FileList(), removed=(*manifest.removed, *gone))
+    changed = replace(manifest, files=FileList(), removed=(*manifest.removed, *gone))
     for claim in manifest.claims.values():
         receipts = manifest.receipts(claim.identity)
         if but is not None and claim_key(claim.identity) == claim_key(but):
             continue
         if claim.generation == _FOLLOWS:
             # Its next batch would add rows that are there, or miss some.
-            made = made.without_claim(claim.identity)
+            changed = changed.without_claim(claim.identity)
         elif receipts or claim.state == "prepared":
-            made = made.without_tasks(claim.identity)
-            made = _closed(
-                made,
+            changed = changed.without_tasks(claim.identity)
+            changed = _closed(
+                changed,
                 replace(claim, state="open"),
                 number,
-                why,
+                reason,
             )
-    return made
+    return changed
 
 
 def _overwritten(job: str) -> str:
@@ -360,183 +354,3 @@ def _with(manifest: Manifest, added: AddedFiles) -> Manifest:
         schemas={**manifest.schemas, **added.schemas},
         dialects={**manifest.dialects, **added.dialects},
     )
-
-
-# Names of data files: unique over all attempts of all runs, sorted by task.
-
-
-_NAME = re.compile(r"part-\d+-(?P<job>.+)-e(?P<epoch>\d+)-\d+-[0-9a-f]{8}-\d+\.[a-z0-9.]+")
-
-
-@dataclass(frozen=True, slots=True)
-class OwnedFileNames:
-    """The files that one write owns in a directory: all files, or those whose names begin with `prefix`.
-
-    The files of a prefix have a separate log, below the directory's `_spark_channel`, so that the directory
-    itself has none: readers see the files of every program there.
-    """
-
-    prefix: str | None = None
-
-    def home(self, directory: str) -> str:
-        """The directory whose folder `_spark_channel` has the log and the staging."""
-        return (
-            directory
-            if self.prefix is None
-            else posixpath.join(directory, LOG, PREFIXES, self.prefix)
-        )
-
-    def make(
-        self, task: int, run: str, attempt: int, unique: str, number: int, extension: str
-    ) -> str:
-        made = file_name(task, run, attempt, unique, number, extension)
-        return made if self.prefix is None else f"{self.prefix}__{made.removeprefix('part-')}"
-
-    def run_of(self, path: str) -> str | None:
-        """The run that wrote a file of this name; None = another program wrote it."""
-        if self.prefix is None:
-            return run_of(path)
-        start, name = f"{self.prefix}__", posixpath.basename(path)
-        return run_of(f"part-{name.removeprefix(start)}") if name.startswith(start) else None
-
-    def show(self, shown: str) -> str:
-        """The target, for people."""
-        return shown if self.prefix is None else f"{shown.rstrip('/')}/{self.prefix}*"
-
-
-ALL_FILES = OwnedFileNames()
-
-
-def new_attempt() -> str:
-    """Distinguishes attempts that have one number: of a stream's batch that another driver runs again."""
-    return uuid4().hex[:8]
-
-
-def file_name(task: int, run: str, attempt: int, unique: str, number: int, extension: str) -> str:
-    return f"part-{task:05d}-{run}-{attempt}-{unique}-{number:03d}.{extension}"
-
-
-def run_name(job: str, epoch: int) -> str:
-    """A run's name in file names: one job may hold a claim again, in another epoch."""
-    return f"{job}-e{epoch}"
-
-
-def run_of(path: str) -> str | None:
-    """The run that wrote a file of this name; None = another program wrote it."""
-    match = _NAME.fullmatch(posixpath.basename(path))
-    return f"{match.group('job')}-e{match.group('epoch')}" if match else None
-
-
-def is_ours(path: str) -> bool:
-    return run_of(path) is not None
-
-
-# The staging of a run, and which staging is orphaned.
-#
-# A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim in the log, so a
-# folder whose claim the log does not hold is orphaned: the run can publish nothing. A live run keeps its claim however
-# long it takes; that of a run known to be dead is closed first. No age of a file decides by itself.
-
-
-_STAGING = "staging"
-_MARKER = "job.json"
-_DOUBT = "doubted"
-
-
-@dataclass(frozen=True)
-class JobFolder:
-    """The folder of one run in one target."""
-
-    store: Store
-    target: str
-    job: str
-    epoch: int
-
-    @property
-    def run(self) -> str:
-        return run_name(self.job, self.epoch)
-
-    @property
-    def path(self) -> str:
-        return posixpath.join(self.target, LOG, _STAGING, self.run)
-
-    @property
-    def marker(self) -> str:
-        return posixpath.join(self.path, _MARKER)
-
-    def attempt(self, task: int, attempt: int, unique: str) -> str:
-        """The folder of an attempt: its own, or the target itself on an object store."""
-        return (
-            posixpath.join(self.path, f"{task}-{attempt}-{unique}")
-            if self.store.staged
-            else self.target
-        )
-
-    def begin(self) -> None:
-        self.store.make(self.path)
-        about = {"job": self.job, "started": utc_now().isoformat(timespec="seconds")}
-        self.store.put(self.marker, json.dumps(about).encode())
-
-    def is_live(self) -> bool:
-        """Whether the run was neither ended nor aborted. The log decides; this spares a task useless work."""
-        return self.store.exists(self.marker)
-
-    def heartbeat(self) -> None:
-        """Show that the run lives."""
-        if self.is_live():
-            self.store.touch(self.marker)
-
-    def has_attempts(self) -> bool:
-        """Whether attempts left folders: an attempt that has published its files leaves none."""
-        return any(info.type == pafs.FileType.Directory for info in self.store.entries(self.path))
-
-    def remove(self) -> None:
-        # The marker first: a task that still runs must not take the run for a live one.
-        self.store.remove(self.marker)
-        self.store.remove_tree(self.path)
-
-    def is_dead(self, claim: Claim) -> bool:
-        """Whether the claim's run is known to be dead; see `connectors.base.claims.is_alive`. Notes a doubt."""
-        now = utc_now().isoformat(timespec="seconds")
-        doubt = posixpath.join(self.path, _DOUBT)
-        seen = replace(
-            claim,
-            beat_at=_time(self.store, self.marker) or claim.beat_at,
-            doubted_at=_time(self.store, doubt),
-        )
-        liveness = is_alive(seen, now)
-        if liveness == "doubtful" and not seen.doubted_at > seen.beat_at and self.is_live():
-            self.store.put(doubt, b"")
-        return liveness == "dead"
-
-
-def _time(store: Store, path: str) -> str:
-    info = store.info(path)
-    if info.type == pafs.FileType.NotFound or info.mtime_ns is None:
-        return ""
-    return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC).isoformat(timespec="seconds")
-
-
-def dead_runs(store: Store, target: str, manifest: Manifest, but: str) -> set[tuple[str, int]]:
-    """(job, epoch) of the runs that hold a claim and are known to be dead."""
-    return {
-        (claim.owner, claim.epoch)
-        for claim in manifest.claims.values()
-        if claim.owner not in ("", but)
-        and JobFolder(store, target, claim.owner, claim.epoch).is_dead(claim)
-    }
-
-
-def staging_folders(store: Store, target: str) -> list[JobFolder]:
-    """Of every run that has one in the target."""
-    found = []
-    for info in store.entries(posixpath.join(target, LOG, _STAGING)):
-        job, _, epoch = info.base_name.rpartition("-e")
-        if (
-            info.type == pafs.FileType.Directory
-            and job
-            and epoch.isdigit()
-            and not store.is_link(info.path)
-        ):
-            found.append(JobFolder(store, target, job, int(epoch)))
-    return found

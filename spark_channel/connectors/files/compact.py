@@ -8,23 +8,28 @@ option `retention` is over; then the next write removes them. A merge whose sour
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.base.claims import Identity
+from spark_channel.connectors.base.claims import HeldClaim, Identity
 from spark_channel.connectors.base.compaction import Compaction, in_steps, published, small_groups
 from spark_channel.connectors.base.contract import TaskWriter, WriteContext
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.files.claims import MergedFile, check_format
-from spark_channel.connectors.files.filesystem import Location, locate, login_of, writing
+from spark_channel.connectors.files.credentials import login_of
+from spark_channel.connectors.files.file_errors import writing
+from spark_channel.connectors.files.file_names import OwnedFileNames
+from spark_channel.connectors.files.filesystem import Location, locate
 from spark_channel.connectors.files.formats.base import Format
 from spark_channel.connectors.files.listing import SourceFile
-from spark_channel.connectors.files.log import Dialect, Manifest, newest_entry
+from spark_channel.connectors.files.log import newest_entry
+from spark_channel.connectors.files.manifest import Dialect, Manifest
 from spark_channel.connectors.files.options import FileWriteOptions
 from spark_channel.connectors.files.parts import DataFile
+from spark_channel.connectors.files.plan import FilesPlan
 from spark_channel.connectors.files.publish import (
     Output,
     StagedFile,
@@ -32,17 +37,45 @@ from spark_channel.connectors.files.publish import (
     staged_files,
 )
 from spark_channel.connectors.files.reader import FilesReader
-from spark_channel.connectors.files.store import store_of
+from spark_channel.connectors.files.store import Store, store_of
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
 from spark_channel.plain_text import log_of
 
-if TYPE_CHECKING:
-    from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
-
 __all__ = ["compact_folder", "format_of_folder", "gather"]
 
 _log = log_of(__name__)
+
+
+class FolderWriter(Protocol):
+    """The writer of a folder, as a merge of its files uses it."""
+
+    @property
+    def options(self) -> FileWriteOptions: ...
+    @property
+    def form(self) -> Format: ...
+    @property
+    def names(self) -> OwnedFileNames: ...
+
+    def with_options(self, options: FileWriteOptions) -> "FolderWriter":
+        """A writer of the same format."""
+
+    def directory(self, store: Store, path: str) -> TargetDirectory: ...
+
+    def merging(self, job: str, held_claim: HeldClaim, location: Location) -> FilesPlan:
+        """The plan of a run that merges files."""
+
+    def start(self, plan: FilesPlan, target: TargetDirectory) -> None:
+        """Make the run's staging folder."""
+
+    def merged(self, plan: FilesPlan, schema: pa.Schema, number: int) -> TaskWriter:
+        """A new file of such a run."""
+
+    def clear(self, plan: FilesPlan, target: TargetDirectory) -> None:
+        """After the write has ended, one way or the other."""
+
+    def give_back(self, plan: FilesPlan, target: TargetDirectory) -> None:
+        """Give the run's claim back, and remove what it staged."""
 
 
 def format_of_folder(path: str, options: Mapping[str, Any]) -> str | None:
@@ -52,11 +85,14 @@ def format_of_folder(path: str, options: Mapping[str, Any]) -> str | None:
     """
     if is_remote(path):
         return None
-    place = locate(path, login=login_of(options))
-    with writing(place.show()):
-        if place.info(posixpath.join(place.path, "_delta_log")).type == pafs.FileType.Directory:
+    location = locate(path, login=login_of(options))
+    with writing(location.show()):
+        if (
+            location.info(posixpath.join(location.path, "_delta_log")).type
+            == pafs.FileType.Directory
+        ):
             return "delta"
-        entry = newest_entry(place, place.path)
+        entry = newest_entry(location, location.path)
     return None if entry is None else entry.manifest.format
 
 
@@ -69,7 +105,7 @@ class _Kind:
     codec: str
 
 
-def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Compaction:
+def compact_folder(writer: FolderWriter, target: int, *, dry_run: bool) -> Compaction:
     """Merge files that are small beside `target` bytes.
 
     Raises:
@@ -81,20 +117,20 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
             "over SFTP and FTP a folder has no log, and its readers would see files while they are merged: write fewer "
             "files with 'channels', or copy them into another folder"
         )
-    place = locate(options.path, login=options.login)
-    shown = writer.names.show(place.show())
-    with writing(shown):
-        if newest_entry(place, writer.names.home(place.path)) is None:
+    location = locate(options.path, login=options.login)
+    target_name = writer.names.show(location.show())
+    with writing(target_name):
+        if newest_entry(location, writer.names.home(location.path)) is None:
             raise TargetError(
-                f"{shown} has no log of spark-channel, by which its readers see other files in one step; name a folder "
-                "that a job wrote, or copy the files into one"
+                f"{target_name} has no log of spark-channel, by which its readers see other files in one step; "
+                "name a folder that a job wrote, or copy the files into one"
             )
-        directory = writer.directory(store_of(place), place.path)
+        directory = writer.directory(store_of(location), location.path)
         manifest = directory.manifest()
-        check_format(manifest, writer.form.name, shown)
+        check_format(manifest, writer.form.name, target_name)
         groups = _groups(writer, manifest, target)
         sources = [file for group in groups for file in group]
-        found = Compaction(
+        compaction = Compaction(
             len(manifest.files),
             len(sources),
             sum(file.nbytes for file in sources),
@@ -104,26 +140,28 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
             f"stay readable for {options.retention:g} s, then the next write or `compact` removes them",
         )
         if dry_run:
-            return found
-        run = _Run(writer, directory, place, shown)
-        made = published(
-            in_steps(groups, lambda file: file.nbytes), run.merge, lambda each: len(each[1].sources)
+            return compaction
+        run = _Run(writer, directory, location, target_name)
+        merges = published(
+            in_steps(groups, lambda file: file.nbytes),
+            run.merge,
+            lambda merged: len(merged[1].sources),
         )
         directory.remove_due()
-    done = [source for _, each in made for source in each.sources]
+    merged_sources = [source for _, merged in merges for source in merged.sources]
     return replace(
-        found,
-        merged=len(done),
-        merged_bytes=sum(file.nbytes for file in done),
-        made=len(made),
-        made_bytes=sum(file.nbytes for file, _ in made),
-        rows=sum(file.rows for file, _ in made),
+        compaction,
+        merged=len(merged_sources),
+        merged_bytes=sum(file.nbytes for file in merged_sources),
+        made=len(merges),
+        made_bytes=sum(file.nbytes for file, _ in merges),
+        rows=sum(file.rows for file, _ in merges),
         left=tuple(run.left),
-        dropped=len(sources) - len(done) - run.left_files,
+        dropped=len(sources) - len(merged_sources) - run.left_files,
     )
 
 
-def _groups(writer: "FilesWriter", manifest: Manifest, target: int) -> list[list[DataFile]]:
+def _groups(writer: FolderWriter, manifest: Manifest, target: int) -> list[list[DataFile]]:
     """In the order of their names, as readers return them. Files of other writers are not merged: no log says how they
     are to be read.
     """
@@ -162,7 +200,7 @@ _Made = tuple[StagedFile, MergedFile]
 
 @dataclass
 class _Run:
-    writer: "FilesWriter"
+    writer: FolderWriter
     directory: TargetDirectory
     place: Location
     shown: str
@@ -178,37 +216,37 @@ class _Run:
         directory, writer = self.directory, self.writer
         directory.ready()
         context = WriteContext(f"compact-{uuid4().hex[:12]}")
-        taken = directory.take(context, Identity.for_write(self.shown, context), empty=False)
-        assert taken.held is not None
-        plan = writer.merging(context.job, taken.held, self.place)
+        decision = directory.take(context, Identity.for_write(self.shown, context), empty=False)
+        assert decision.held is not None
+        plan = writer.merging(context.job, decision.held, self.place)
         try:
             writer.start(plan, directory)
             manifest = directory.manifest()
-            found = [
-                self._merged(plan, manifest, number, each) for number, each in enumerate(groups)
+            merges = [
+                self._merged(plan, manifest, number, group) for number, group in enumerate(groups)
             ]
-            done = self._publish(plan, [each for each in found if each is not None])
+            published_merges = self._publish(plan, [merge for merge in merges if merge is not None])
         except BaseException:
             writer.give_back(plan, directory)
             raise
-        if done:
+        if published_merges:
             writer.clear(plan, directory)
         else:
             writer.give_back(plan, directory)
-        return done
+        return published_merges
 
-    def _publish(self, plan: "FilesPlan", made: list[_Made]) -> list[_Made]:
-        while made:
-            there = set(self.directory.manifest().files)
-            made = [each for each in made if set(each[1].sources) <= there]
-            if made and self.directory.merge(
-                plan.claim, [staged for staged, _ in made], [merged for _, merged in made]
+    def _publish(self, plan: FilesPlan, merges: list[_Made]) -> list[_Made]:
+        while merges:
+            visible = set(self.directory.manifest().files)
+            merges = [merge for merge in merges if set(merge[1].sources) <= visible]
+            if merges and self.directory.merge(
+                plan.claim, [staged for staged, _ in merges], [merged for _, merged in merges]
             ):
-                return made
+                return merges
         return []
 
     def _merged(
-        self, plan: "FilesPlan", manifest: Manifest, number: int, group: Sequence[DataFile]
+        self, plan: FilesPlan, manifest: Manifest, number: int, group: Sequence[DataFile]
     ) -> _Made | None:
         """The rows of a group in a new, staged file; None = another job has taken one of its files out, or they cannot
         be read, as `left` says.
@@ -249,17 +287,17 @@ class _Run:
         file = replace(output.added(plan.job, [staged]).files[0], schema=first.schema)
         return staged, MergedFile(file, tuple(group), tuple(times))
 
-    def _writer_of(self, file: DataFile, dialect: Dialect) -> "FilesWriter":
+    def _writer_of(self, file: DataFile, dialect: Dialect) -> FolderWriter:
         """A writer of files like this one."""
         options = self.writer.options
-        known = {name: value for name, value in dialect.items() if hasattr(options, name)}
+        dialect_options = {name: value for name, value in dialect.items() if hasattr(options, name)}
         codec = _codec(self.writer.form, options, file.path)
         whole = {"compression": codec, "max_rows_per_file": None, "max_bytes_per_file": None}
-        return type(self.writer)(options.model_copy(update={**known, **whole}))
+        return self.writer.with_options(options.model_copy(update={**dialect_options, **whole}))
 
 
 def _copied(
-    writer: "FilesWriter", sources: Sequence[SourceFile], task: TaskWriter, schema: pa.Schema
+    writer: FolderWriter, sources: Sequence[SourceFile], task: TaskWriter, schema: pa.Schema
 ) -> list[StagedFile]:
     """The files of `task` with the rows of `sources`, in their order; it is ended in any case."""
     reader = _reader(writer, schema)
@@ -274,19 +312,19 @@ def _copied(
         raise
 
 
-def _reader(writer: "FilesWriter", schema: pa.Schema) -> FilesReader:
+def _reader(writer: FolderWriter, schema: pa.Schema) -> FilesReader:
     options = writer.options
-    asked = {"reader": writer.form.name, "path": options.path}
+    reader_options = {"reader": writer.form.name, "path": options.path}
     if options.storage_options is not None:
-        asked["storageOptions"] = options.storage_options.get_secret_value()
-    reader, _ = load_reader(asked)
+        reader_options["storageOptions"] = options.storage_options.get_secret_value()
+    reader, _ = load_reader(reader_options)
     assert isinstance(reader, FilesReader)
     return reader.with_columns(schema)
 
 
 def gather(
-    writer: "FilesWriter",
-    plan: "FilesPlan",
+    writer: FolderWriter,
+    plan: FilesPlan,
     directory: TargetDirectory,
     output: Output,
     files: Sequence[StagedFile],
@@ -299,24 +337,24 @@ def gather(
     added = output.added(plan.job, files)
     manifest = Manifest(added.format, schemas=added.schemas, dialects=added.dialects)
     sources = []
-    for file, listed in zip(files, added.files, strict=True):
+    for file, data_file in zip(files, added.files, strict=True):
         path = directory.inside(file.folder, file.name)
         time = directory.store.info(path).mtime_ns or 0
-        place = directory.store.place
+        location = directory.store.place
         sources.append(
-            SourceFile(place.root, path, file.nbytes, time, listed=listed, manifest=manifest)
+            SourceFile(location.root, path, file.nbytes, time, listed=data_file, manifest=manifest)
         )
     try:
-        made = _copied(writer, sources, writer.merged(plan, plan.schema, 0), plan.schema)
+        copies = _copied(writer, sources, writer.merged(plan, plan.schema, 0), plan.schema)
     except SourceError as error:
         if not writer.form.text:
             raise CommitError(f"{error}. The target is unchanged; run the job again") from error
         _log.debug("job %s: the files of its tasks stay apart: %s", plan.job, error)
         return list(files)
-    lost = sum(file.rows for file in files) - sum(file.rows for file in made)
+    lost = sum(file.rows for file in files) - sum(file.rows for file in copies)
     if lost:
         raise CommitError(
             f"{directory.shown}: the files of job {plan.job} lack {lost} rows that its tasks have written: the disk is "
             "damaged, or another program changes them. The target is unchanged; run the job again"
         )
-    return made
+    return copies

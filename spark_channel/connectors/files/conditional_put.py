@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from spark_channel.connectors.files.filesystem import (
-    Location,
-    StorageCredentials,
-    azure_account,
-    azure_key,
-)
+from spark_channel.connectors.files.credentials import StorageCredentials
+from spark_channel.connectors.files.filesystem import Location, azure_account, azure_key
 from spark_channel.errors import MissingPackageError, UnsupportedError
 from spark_channel.requirements import check_versions
 from spark_channel.retry import Retry

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -23,14 +23,15 @@ from spark_channel.arrow_schema import match_names
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
-from spark_channel.connectors.files.filesystem import StorageCredentials, reading, reopen
+from spark_channel.connectors.files.credentials import StorageCredentials
+from spark_channel.connectors.files.file_errors import reading
+from spark_channel.connectors.files.filesystem import reopen
+from spark_channel.connectors.files.formats.base import Format
 from spark_channel.connectors.files.listing import SourceFile, beside, merge_of, origins, unmerged
+from spark_channel.connectors.files.options import FileReadOptions
 from spark_channel.connectors.files.source import has_chosen, is_chosen, listed_files
 from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
 from spark_channel.planning import Split
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.files.reader import FilesReader
 
 __all__ = ["FilesFeed"]
 
@@ -50,12 +51,34 @@ _PUT_BACK = (
 )
 
 
+class FolderReader(Protocol):
+    """The reader of the files that a feed found."""
+
+    @property
+    def options(self) -> FileReadOptions: ...
+    @property
+    def form(self) -> Format: ...
+
+    def schema(self) -> pa.Schema: ...
+
+    def split_files(self, files: Sequence[SourceFile], advice: int) -> list[Split]:
+        """Splits that cover `files` once."""
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]: ...
+
+    def file_columns(self) -> pa.Schema:
+        """The columns that files are expected to have."""
+
+    def columns_of(self, file: SourceFile) -> pa.Schema | None:
+        """The columns that `file` says it has; None where only reading all of it would show them."""
+
+
 class FilesFeed(ChangeFeed):
     """`partitions` deals the files out by a digest of their paths."""
 
     has_one_schema = False
 
-    def __init__(self, reader: "FilesReader", options: FeedOptions) -> None:
+    def __init__(self, reader: FolderReader, options: FeedOptions) -> None:
         if options.cursor_column is not None:
             raise OptionError(
                 "option 'cursorColumn' is for tables; files are taken as they arrive",

@@ -5,175 +5,45 @@ Local paths are plain, absolute or relative to the driver, or `file:` uris (perc
 servers of files: sftp://, ftp://, ftps://. Their paths are taken byte for byte: see `uris`.
 """
 
-import errno
-import getpass
-import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pafs
-from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.connectors import hdfs
 from spark_channel.connectors.base.server_url import is_of_this_machine
+from spark_channel.connectors.files.credentials import StorageCredentials
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
 from spark_channel.connectors.remote import filesystem
-from spark_channel.connectors.remote.client import SETTINGS, Address, is_remote
-from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
-from spark_channel.final_errors import final, of_input
+from spark_channel.connectors.remote.client import Address, is_remote
+from spark_channel.errors import OptionError
 from spark_channel.masking import hide_in_error, is_secret_name, mask_url, secrets_in
-from spark_channel.options import resolve_secret
 from spark_channel.plain_text import log_of
-from spark_channel.working_directory import absolute_path, path_of_uri
+from spark_channel.working_directory import path_of_uri
 
 __all__ = [
     "LOG",
     "PREFIXES",
     "Location",
-    "StorageCredentials",
-    "StorageSettings",
     "azure_account",
     "azure_key",
     "find_replaced",
     "is_hidden",
     "is_internal",
     "locate",
-    "login_of",
-    "not_text",
     "open_planned",
     "read_file",
-    "read_settings",
-    "reading",
     "renames_in",
     "reopen",
     "replaced_path",
-    "writing",
 ]
-
-
-# The credentials of an object store from option `storageOptions`, in place of the environment's.
-
-
-_NAMES = {
-    "aws_access_key_id": "aws_access_key_id",
-    "access_key_id": "aws_access_key_id",
-    "aws_secret_access_key": "aws_secret_access_key",
-    "secret_access_key": "aws_secret_access_key",
-    "aws_session_token": "aws_session_token",
-    "session_token": "aws_session_token",
-    "aws_virtual_hosted_style_request": "aws_virtual_hosted_style_request",
-    "virtual_hosted_style_request": "aws_virtual_hosted_style_request",
-    "azure_storage_account_key": "azure_storage_account_key",
-    "account_key": "azure_storage_account_key",
-    **{name: name for name in SETTINGS},
-}
-"""`object_store`'s names of settings, with its aliases, and those of servers of files."""
-_FILES = {"private_key_file", "sslrootcert"}
-_PAIR = ("aws_access_key_id", "aws_secret_access_key")
-
-
-@dataclass(frozen=True, slots=True)
-class StorageCredentials:
-    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown."""
-
-    settings: tuple[tuple[str, str], ...] = field(repr=False)
-
-    def get(self, name: str) -> str | None:
-        return dict(self.settings).get(name)
-
-    @property
-    def virtual_hosted(self) -> bool:
-        """Whether the bucket is a part of the host's name, as some stores demand."""
-        return (self.get("aws_virtual_hosted_style_request") or "").lower() == "true"
-
-    @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, str], *, strict: bool = False
-    ) -> "StorageCredentials | None":
-        """
-        Raises:
-            OptionError: half of a pair of keys, or (`strict`) a name that is not known.
-        """
-        credentials = {
-            _NAMES[name.lower()]: value
-            for name, value in settings.items()
-            if name.lower() in _NAMES
-        }
-        strange = sorted(name for name in settings if name.lower() not in _NAMES)
-        if strict and strange:
-            takes = ", ".join(dict.fromkeys(_NAMES.values()))
-            raise OptionError(
-                f"option 'storageOptions' has {strange[0]!r}; for files it takes {takes}",
-                option="storageOptions",
-                got=strange[0],
-                takes=takes,
-            )
-        half = [name for name in _PAIR if name in credentials]
-        if len(half) == 1:
-            (lost,) = set(_PAIR) - set(half)
-            raise OptionError(
-                f"option 'storageOptions' has {half[0]} without {lost}; give both, or neither",
-                option="storageOptions",
-                takes=lost,
-            )
-        return cls(tuple(sorted(credentials.items()))) if credentials else None
-
-
-def _settings(value: object) -> SecretStr:
-    """A JSON object of texts, its references (`${env:NAME}`) resolved: on the driver, as those of other secrets."""
-    text = resolve_secret(value).get_secret_value()
-    try:
-        settings = json.loads(text)
-    except (ValueError, RecursionError):
-        settings = None
-    if not isinstance(settings, dict) or any(
-        isinstance(setting, dict | list) for setting in settings.values()
-    ):
-        raise ValueError("a JSON object of texts")
-    texts = {name: _plain(setting) for name, setting in settings.items() if setting is not None}
-    for name in texts.keys() & _FILES:
-        texts[name] = absolute_path(texts[name], uri=False)
-    return SecretStr(json.dumps(texts))
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return resolve_secret(value).get_secret_value()
-
-
-StorageSettings = Annotated[SecretStr, BeforeValidator(_settings)]
-"""Settings of a store, secret as a whole."""
-
-
-def read_settings(secret: SecretStr | None) -> dict[str, str]:
-    return {} if secret is None else json.loads(secret.get_secret_value())
-
-
-def login_of(options: Mapping[str, Any]) -> StorageCredentials | None:
-    """The credentials in options of a connector that is not known yet, whose other settings are left out.
-
-    Raises:
-        OptionError: the settings are no JSON object.
-    """
-    for name, value in options.items():
-        if name.lower() == "storageoptions":
-            try:
-                return StorageCredentials.from_settings(read_settings(_settings(value)))
-            except ValueError as error:
-                raise OptionError(
-                    f"option 'storageOptions' takes {error}", option="storageOptions"
-                ) from None
-    return None
 
 
 _log = log_of(__name__)
@@ -474,97 +344,3 @@ def read_file(location: Location, path: str) -> bytes | None:
             if location.renames or not tries_left:
                 raise
     return None
-
-
-# Errors of the operating system about a file, for the user: which file, what happened, what to do.
-
-
-def _cause(error: BaseException) -> int | None:
-    return error.errno if isinstance(error, OSError) else None
-
-
-def _text(error: BaseException) -> str:
-    code = _cause(error)
-    first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return os.strerror(code) if code else first
-
-
-_REMOVED = re.compile(
-    r"BlobNotFound|NO_SUCH_KEY|NoSuchKey|RESOURCE_NOT_FOUND|HTTP status 404|\[NOT_FOUND\]|on closed file"
-)
-"""What pyarrow says on Azure, S3 and GCS when an open object was deleted."""
-
-
-def _was_removed(label: str, error: Exception) -> bool:
-    return "://" in label and _REMOVED.search(str(error)) is not None
-
-
-@contextmanager
-def reading(label: str) -> Iterator[None]:
-    """Turn errors of reading `label` into `SourceError`, keeping the cause. Our own pass unchanged."""
-    try:
-        yield
-    except ChannelError:
-        raise
-    except FileNotFoundError as error:
-        raise SourceError(
-            f"{label} does not exist, or was removed after the read was planned"
-        ) from error
-    except PermissionError as error:
-        raise of_input(
-            SourceError(f"{label} cannot be read: permission denied to user {_user()}")
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{label} {not_text(error)}") from error
-    except (OSError, ValueError) as error:
-        if _was_removed(label, error):
-            raise SourceError(
-                f"{label} was replaced or removed after the read was planned"
-            ) from error
-        if not isinstance(error, (OSError, pa.ArrowException, UnicodeError)):
-            raise
-        raise SourceError(f"{label} cannot be read: {_text(error)}") from error
-    except pa.ArrowException as error:
-        raise SourceError(f"{label} cannot be read: {_text(error)}") from error
-
-
-def not_text(error: UnicodeDecodeError) -> str:
-    """The message for a file in another encoding."""
-    guess = "ISO-8859-1 or windows-1252 for western European files"
-    if error.object.startswith((b"\xff\xfe", b"\xfe\xff")):
-        guess = "UTF-16, whose mark it begins with"
-    return (
-        f"is not {error.encoding.upper()}: it holds byte 0x{error.object[error.start]:02x}; "
-        f"name its encoding with option 'encoding', such as {guess}"
-    )
-
-
-@contextmanager
-def writing(label: str) -> Iterator[None]:
-    """Turn errors of writing `label` into `TargetError`, keeping the cause. Our own pass unchanged."""
-    try:
-        yield
-    except ChannelError:
-        raise
-    except (OSError, pa.ArrowException) as error:
-        code = _cause(error)
-        if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-            raise final(
-                TargetError(f"no space left where {label} is written; free some, then run again")
-            ) from error
-        if code in (errno.EACCES, errno.EPERM):
-            raise of_input(
-                TargetError(f"{label} cannot be written: permission denied to user {_user()}")
-            ) from error
-        if code == errno.EROFS:
-            raise of_input(
-                TargetError(f"{label} cannot be written: its filesystem is mounted read-only")
-            ) from error
-        raise TargetError(f"{label} cannot be written: {_text(error)}") from error
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user id without a name
-        return str(os.geteuid())

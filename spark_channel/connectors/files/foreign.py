@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyarrow.fs import FileType
 
-from spark_channel.connectors.files.claims import is_ours
+from spark_channel.connectors.files.file_names import is_ours
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.errors import TargetError
 

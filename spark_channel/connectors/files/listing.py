@@ -7,192 +7,36 @@ are taken. The order is that of the paths, so that every listing of the same fil
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import date, datetime
-from decimal import Decimal
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.base.types import is_plain
-from spark_channel.connectors.files.claims import OwnedFileNames, is_ours
+from spark_channel.connectors.files.file_errors import reading
 from spark_channel.connectors.files.filesystem import (
     Location,
     find_replaced,
     is_hidden,
     is_internal,
-    read_file,
-    reading,
 )
-from spark_channel.connectors.files.log import (
-    FORMAT,
-    SUCCESS,
-    Dialect,
-    Entry,
-    Manifest,
-    newest_entry,
-)
+from spark_channel.connectors.files.manifest import Dialect, Manifest
 from spark_channel.connectors.files.parts import DataFile, FileList, Merge
+from spark_channel.connectors.files.visible_files import visible, walk
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
 
 __all__ = [
-    "OURS",
     "UNCHANGING",
     "SourceFile",
-    "Visible",
     "beside",
-    "combined",
-    "data_files",
-    "files_of_prefix",
-    "has_files",
     "list_files",
     "merge_of",
     "origins",
-    "partition_fields",
-    "partition_value",
-    "read_success",
     "unmerged",
-    "visible",
-    "with_present_files",
 ]
-
-
-# The visible files of a directory: those of the newest log entry, or all.
-#
-# Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count as well.
-
-
-OURS = f'{{"manifest": "{FORMAT}", "log": "_spark_channel"}}\n'.encode()
-"""The content of `_SUCCESS` in a directory that has a log."""
-_READS = 10
-
-
-@dataclass(frozen=True)
-class Visible:
-    """`manifest` None: every data file. `success`: an identity of the present `_SUCCESS` file ("" = none, or ours)."""
-
-    manifest: Manifest | None
-    success: str
-    entry: Entry | None = None
-
-
-def visible(location: Location, directory: str) -> Visible:
-    """Read what holds in `directory`: a listing and two small files.
-
-    Raises:
-        TargetError: a damaged log or manifest. OSError: not readable.
-    """
-    # `_SUCCESS` first: an entry that counts it in is written before it is replaced.
-    success = read_success(location, directory)
-    return combined(location, directory, newest_entry(location, directory), success)
-
-
-def read_success(location: Location, directory: str) -> str:
-    """Return the identity of another writer's `_SUCCESS`; "" if there is none, or it is spark-channel's.
-
-    Raises:
-        TargetError: it changes all the time.
-    """
-    path = posixpath.join(directory, SUCCESS)
-    for _ in range(_READS):
-        before = location.fs.get_file_info(path)
-        raw = read_file(location, path)
-        if raw is None or raw == OURS:
-            return ""
-        after = location.fs.get_file_info(path)
-        if (before.size, before.mtime_ns) == (after.size, after.mtime_ns):
-            return f"{after.size}-{after.mtime_ns}"
-    raise TargetError(
-        f"{location.show(path)} changes all the time; run again when the other writers have ended"
-    )
-
-
-def combined(location: Location, directory: str, entry: Entry | None, success: str) -> Visible:
-    """The visible files by the log's newest entry and the identity of `_SUCCESS` together."""
-    if entry is None:
-        return Visible(None, success)
-    manifest = entry.manifest
-    if success in ("", manifest.success):
-        return Visible(manifest, manifest.success, entry)
-    return Visible(with_files_of_others(manifest, data_files(location, directory)), success, entry)
-
-
-def with_files_of_others(manifest: Manifest, files_there: Mapping[str, pafs.FileInfo]) -> Manifest:
-    """The manifest with the files that another writer has put there, without those that it has removed."""
-    listed_paths = {file.path for file in manifest.files}
-    gone = {replaced.file.path for replaced in manifest.replaced()}
-    still_there = [file for file in manifest.files if file.path in files_there]
-    others = [
-        DataFile(path, info.size, mtime_ns=info.mtime_ns)
-        for path, info in sorted(files_there.items())
-        if path not in listed_paths and path not in gone and not is_ours(path)
-    ]
-    return replace(manifest, files=FileList(newest=(*still_there, *others)))
-
-
-def files_of_prefix(location: Location, directory: str, prefix: str) -> dict[str, pafs.FileInfo]:
-    """The files in the directory itself whose names begin with `prefix`, by their names."""
-    selector = pafs.FileSelector(directory, allow_not_found=True)
-    return {
-        info.base_name: info
-        for info in location.fs.get_file_info(selector)
-        if info.type == pafs.FileType.File and info.base_name.startswith(prefix)
-    }
-
-
-def has_files(location: Location) -> bool:
-    """Whether the place is a file, or a directory with one that is not hidden, whatever is in it."""
-    kind = location.info(location.path).type
-    if kind == pafs.FileType.Directory:
-        return next(iter(_walk(location, location.path)), None) is not None
-    return bool(kind != pafs.FileType.NotFound)
-
-
-def with_present_files(
-    manifest: Manifest, files_there: Mapping[str, pafs.FileInfo], names: OwnedFileNames
-) -> Manifest:
-    """The manifest of a prefix with the files that are there now: other programs take and replace files freely."""
-    replaced = {
-        (replaced.file.path, replaced.file.nbytes, replaced.file.mtime_ns)
-        for replaced in manifest.replaced()
-    }
-    ours = [
-        file
-        for file in manifest.files
-        if names.run_of(file.path) is not None and file.path in files_there
-    ]
-    others = [
-        DataFile(path, info.size, mtime_ns=info.mtime_ns)
-        for path, info in sorted(files_there.items())
-        if names.run_of(path) is None and (path, info.size, info.mtime_ns) not in replaced
-    ]
-    present = (*ours, *others)
-    return (
-        manifest
-        if present == tuple(manifest.files)
-        else replace(manifest, files=FileList(newest=present))
-    )
-
-
-def data_files(location: Location, directory: str) -> dict[str, pafs.FileInfo]:
-    """Every file in the directory that is not hidden, by its path relative to it."""
-    files = {}
-    pending = [directory]
-    while pending:
-        here = pending.pop()
-        for info in location.fs.get_file_info(pafs.FileSelector(here, allow_not_found=True)):
-            if is_hidden(info.base_name) or info.base_name == SUCCESS:
-                continue
-            if info.type == pafs.FileType.Directory:
-                pending.append(info.path)
-            elif info.type == pafs.FileType.File:
-                files[posixpath.relpath(info.path, directory)] = info
-    return files
 
 
 UNCHANGING = -1
@@ -357,7 +201,7 @@ def _found(location: Location, manifests: bool, skips: _Skips) -> tuple[list[_Fo
         manifests_read = {location.path: top}
         visible_files = _visible(
             location,
-            list(_walk(location, location.path, skips)),
+            list(walk(location, location.path, skips)),
             location.path,
             manifests,
             manifests_read,
@@ -371,30 +215,10 @@ def _found(location: Location, manifests: bool, skips: _Skips) -> tuple[list[_Fo
     files: dict[str, pafs.FileInfo] = {}
     for match in matches:
         inside = (
-            _walk(location, match.path, skips) if match.type == pafs.FileType.Directory else [match]
+            walk(location, match.path, skips) if match.type == pafs.FileType.Directory else [match]
         )
         files |= {info.path: info for info in inside}
     return _visible(location, list(files.values()), _fixed_part(location.path), manifests), False
-
-
-def _walk(location: Location, directory: str, skips: _Skips = is_hidden) -> Iterator[pafs.FileInfo]:
-    """Every file below `directory` whose name, and those of its folders, are not skipped."""
-    if not location.renames:
-        # One request lists a whole tree of an object store.
-        for info in location.fs.get_file_info(pafs.FileSelector(directory, recursive=True)):
-            inside = posixpath.relpath(info.path, directory)
-            if info.type == pafs.FileType.File and not any(
-                skips(part) for part in inside.split("/")
-            ):
-                yield info
-        return
-    for info in location.fs.get_file_info(pafs.FileSelector(directory)):
-        if skips(info.base_name):
-            continue
-        if info.type == pafs.FileType.Directory:
-            yield from _walk(location, info.path, skips)
-        elif info.type == pafs.FileType.File:
-            yield info
 
 
 def _manifest(location: Location, directory: str) -> Manifest | None:
@@ -566,121 +390,3 @@ def _partition(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
         if equals and name:
             fields.append((unquote(name), None if value == _NULL_PARTITION else unquote(value)))
     return tuple(fields)
-
-
-# Partition columns: the values in folder names such as `year=2024`, typed as Spark types them where no value changes.
-#
-# So `01` and `2020-W01` stay text, which Spark reads as a number and a time.
-
-
-def _int(text: str, kind: pa.DataType) -> int:
-    value = int(text)
-    if not -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
-        raise ValueError
-    return value
-
-
-def _float(text: str, kind: pa.DataType) -> float:
-    return float(text)
-
-
-def _decimal(text: str, kind: pa.DataType) -> Decimal:
-    value = Decimal(int(text))
-    if len(value.as_tuple().digits) > kind.precision:
-        raise ValueError
-    return value
-
-
-def _date(text: str, kind: pa.DataType) -> date:
-    return date.fromisoformat(text)
-
-
-def _time(text: str, kind: pa.DataType) -> datetime:
-    value = datetime.fromisoformat(text)
-    if value.tzinfo is not None:
-        raise ValueError
-    return value
-
-
-def _text(text: str, kind: pa.DataType) -> str:
-    return text
-
-
-_LADDER: tuple[tuple[pa.DataType, Callable[[str, pa.DataType], Any]], ...] = (
-    (pa.int32(), _int),
-    (pa.int64(), _int),
-    (pa.decimal128(38, 0), _decimal),
-    (pa.float64(), _float),
-    (pa.date32(), _date),
-    (pa.timestamp("us"), _time),
-    (pa.string(), _text),
-)
-
-
-def _fits(texts: Iterable[str], kind: pa.DataType, read: Callable[[str, pa.DataType], Any]) -> bool:
-    """Whether each text is a value of `kind` that gives it back."""
-    try:
-        for text in texts:
-            if not is_plain(text, kind):
-                return False
-            read(text, kind)
-    except ValueError:
-        return False
-    return True
-
-
-def partition_fields(files: Sequence[SourceFile]) -> list[pa.Field]:
-    """The partition columns that all files share, with the narrowest type that holds every value.
-
-    Raises:
-        SourceError: some files lie in other partition folders than the rest.
-    """
-    names: tuple[str, ...] | None = None
-    values: dict[str, set[str]] = {}
-    for file in files:
-        names_here = tuple(name for name, _ in file.partition)
-        if names is not None and names_here != names:
-            raise SourceError(
-                f"{file.path} lies under partition columns {list(names_here)}, "
-                f"and {files[0].path} under {list(names)}; "
-                "read each tree separately, or set recursiveFileLookup=true to read without partition columns"
-            )
-        names = names_here
-        for name, value in file.partition:
-            texts_of_column = values.setdefault(name, set())
-            if value is not None:
-                texts_of_column.add(value)
-    fields = []
-    for name, texts in values.items():
-        kind = (
-            next(kind for kind, read in _LADDER if _fits(texts, kind, read))
-            if texts
-            else pa.string()
-        )
-        fields.append(pa.field(name, kind))
-    return fields
-
-
-def partition_value(name: str, text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """The value of a folder's name in its column's type.
-
-    Raises:
-        SourceError: it does not fit.
-    """
-    if text is None:
-        return pa.scalar(None, kind)
-    for rung, read in _LADDER:
-        if rung == kind:
-            try:
-                return pa.scalar(read(text, rung), rung)
-            except ValueError:
-                break
-    else:
-        try:
-            return pa.scalar(text, pa.string()).cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass
-    raise SourceError(
-        f"folder {name}={text}: the value is not of the partition column's type {kind}. "
-        f"Rename the folder, or give {name!r} another type in the schema"
-    )

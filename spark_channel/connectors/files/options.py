@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from spark_channel.connectors.files.filesystem import (
+from spark_channel.connectors.files.credentials import (
     StorageCredentials,
     StorageSettings,
     read_settings,
@@ -54,16 +54,33 @@ __all__ = [
     "TextReadOptions",
 ]
 
+_LOSES_ROWS = (
+    "a copy must not lose rows silently; name the files to read with 'path', a glob or 'paths'"
+)
+_SPARK_SPLITS = "splits follow 'channels' and 'splitBytes'"
+_COMMON_TEXT_IGNORED = {
+    "samplingRatio": "types come from a sample of 'sampleBytes'",
+    "locale": "numbers and dates are read in the C locale",
+    "enableDateTimeParsingFallback": "only the patterns given are read",
+    "legacyTimeParserPolicy": "only the patterns given are read",
+}
+_PERMISSIVE = (
+    "it exists for mode=PERMISSIVE, which turns values that do not fit into NULL; a copy must not"
+)
+_CODEC_NAMES = {"gz": "gzip", "bzip2": "bz2", "zst": "zstd", "uncompressed": "none", "br": "brotli"}
+_LEVELS: Mapping[str, tuple[int, int]] = {
+    "gzip": (1, 9),
+    "bz2": (1, 9),
+    "zstd": (1, 22),
+    "brotli": (0, 11),
+}
+
 
 def _pattern(value: object) -> str:
     return TimePattern.from_text(str(value)).text
 
 
 _Pattern = Annotated[str, BeforeValidator(_pattern)]
-_LOSES_ROWS = (
-    "a copy must not lose rows silently; name the files to read with 'path', a glob or 'paths'"
-)
-_SPARK_SPLITS = "splits follow 'channels' and 'splitBytes'"
 
 
 class _Stored(Options):
@@ -177,17 +194,6 @@ class OrcReadOptions(_Mergeable):
     """ORC."""
 
 
-_COMMON_TEXT_IGNORED = {
-    "samplingRatio": "types come from a sample of 'sampleBytes'",
-    "locale": "numbers and dates are read in the C locale",
-    "enableDateTimeParsingFallback": "only the patterns given are read",
-    "legacyTimeParserPolicy": "only the patterns given are read",
-}
-_PERMISSIVE = (
-    "it exists for mode=PERMISSIVE, which turns values that do not fit into NULL; a copy must not"
-)
-
-
 class TextReadOptions(FileReadOptions):
     """Options that CSV and JSON lines share."""
 
@@ -231,9 +237,6 @@ class TextReadOptions(FileReadOptions):
         if value is not None and value.lower() == "zip":
             return "zip"
         return None if value is None else _text_codec(value)
-
-
-_CODEC_NAMES = {"gz": "gzip", "bzip2": "bz2", "zst": "zstd", "uncompressed": "none", "br": "brotli"}
 
 
 def _text_codec(value: str) -> str:
@@ -495,14 +498,6 @@ class FileWriteOptions(_Stored, WriteOptions):
         if name not in cls.codecs:
             raise ValueError(f"one of {', '.join(cls.codecs)}")
         return name
-
-
-_LEVELS: Mapping[str, tuple[int, int]] = {
-    "gzip": (1, 9),
-    "bz2": (1, 9),
-    "zstd": (1, 22),
-    "brotli": (0, 11),
-}
 
 
 class _Levelled(FileWriteOptions):

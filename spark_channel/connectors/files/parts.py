@@ -63,8 +63,8 @@ class DataFile:
     multi_line: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        found = {name: getattr(self, name) for name in DataFile.__slots__}
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {name: getattr(self, name) for name in DataFile.__slots__}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def is_below(path: str) -> bool:
@@ -147,12 +147,12 @@ class Part:
         return files
 
     @classmethod
-    def of(cls, name: str, files: Sequence[DataFile]) -> "Part":
+    def from_files(cls, name: str, files: Sequence[DataFile]) -> "Part":
         """A part that was just written."""
         schemas = sorted({file.schema for file in files if file.schema})
-        made = cls(name, len(files), schemas, _never_read)
-        made.__dict__["files"] = tuple(files)
-        return made
+        part = cls(name, len(files), schemas, _never_read)
+        part.__dict__["files"] = tuple(files)
+        return part
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Part) and other.name == self.name
@@ -233,8 +233,8 @@ class OlderJobs:
         Raises:
             TargetError: the part was removed, or is damaged. OSError: not readable.
         """
-        found = self._read(self.name)
-        jobs = found.get("jobs") if isinstance(found, dict) else None
+        content = self._read(self.name)
+        jobs = content.get("jobs") if isinstance(content, dict) else None
         if not isinstance(jobs, dict):
             raise TargetError(
                 f"{self.name} is a damaged part of a log of spark-channel: it has no jobs. Restore it, or move the "
@@ -287,7 +287,9 @@ class Merge:
                     data["merged"] if self.place is None else data["merges"][self.place]
                 )
             )
-            if any(not 0 <= each < place for place, file in enumerate(files) for each in file.of):
+            if any(
+                not 0 <= source < index for index, file in enumerate(files) for source in file.of
+            ):
                 raise ValueError("a file comes before those that it was merged from")
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise TargetError(
@@ -299,11 +301,11 @@ class Merge:
     @property
     def sources(self) -> list[int]:
         """The places of the files that were merged last."""
-        inner = {each for file in self.files for each in file.of}
-        return [place for place in range(len(self.files)) if place not in inner]
+        inner = {source for file in self.files for source in file.of}
+        return [index for index in range(len(self.files)) if index not in inner]
 
     @classmethod
-    def of(cls, sources: Sequence[tuple[DataFile, int, "Merge | None"]]) -> "Merge":
+    def from_sources(cls, sources: Sequence[tuple[DataFile, int, "Merge | None"]]) -> "Merge":
         """Of sources: each with its time of change, and what it was merged from itself."""
         files: list[Merged] = []
         for source, mtime_ns, before in sources:
@@ -311,10 +313,10 @@ class Merge:
             of: tuple[int, ...] = ()
             if before is not None:
                 files += [
-                    replace(file, of=tuple(start + each for each in file.of))
+                    replace(file, of=tuple(start + source for source in file.of))
                     for file in before.files
                 ]
-                of = tuple(start + each for each in before.sources)
+                of = tuple(start + source for source in before.sources)
             files.append(Merged(source.path, source.nbytes, mtime_ns, of))
         return cls("", _never_read, files)
 
@@ -349,12 +351,12 @@ class FileList:
 
     def merging(self, merged: Mapping[str, DataFile], gone: Container[str]) -> "FileList":
         """Without the files `gone`; those of `merged` are in the place of the file that is their key."""
-        kept = (
+        files = (
             merged.get(file.path, file)
             for file in self
             if file.path in merged or file.path not in gone
         )
-        return FileList(newest=tuple(kept))
+        return FileList(newest=tuple(files))
 
     def removed(self, number: int, until: str) -> tuple[RemovedFiles, ...]:
         """All files as replaced, see `Replaced`. A part that is small enough stays as it is."""
@@ -364,8 +366,8 @@ class FileList:
 
     def sharing(self, other: "FileList") -> "FileList":
         """The same files, with those parts of `other` that are the same: these may have been read."""
-        known = {part.name: part for part in other.parts}
-        return FileList(tuple(known.get(part.name, part) for part in self.parts), self.newest)
+        known_parts = {part.name: part for part in other.parts}
+        return FileList(tuple(known_parts.get(part.name, part) for part in self.parts), self.newest)
 
     @property
     def schemas(self) -> set[str]:
@@ -439,8 +441,8 @@ def merges_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> dict[str, 
     def merge(where: Any) -> Merge:
         if isinstance(where, str):
             return Merge(_checked(where), read_once)
-        name, place = where
-        return Merge(_checked(name), read_once, place=int(place))
+        name, index = where
+        return Merge(_checked(name), read_once, place=int(index))
 
     return {str(path): merge(where) for path, where in data.get("merges", {}).items()}
 
@@ -455,9 +457,9 @@ def removed_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> tuple[Rem
         Replaced(DataFile(**file), _number(number), until, bool(merged))
         for file, number, until, *merged in data["removed"]
     ]
-    groups = groupby(named, lambda each: (each.number, each.until, each.merged))
+    groups = groupby(named, lambda file: (file.number, file.until, file.merged))
     return (
-        *(RemovedFiles(*of, tuple(each.file for each in files)) for of, files in groups),
+        *(RemovedFiles(*of, tuple(file.file for file in files)) for of, files in groups),
         *(
             RemovedFiles(
                 _number(number),

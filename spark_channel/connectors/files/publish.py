@@ -21,35 +21,14 @@ from spark_channel.connectors.base.claims import ClaimDecision, HeldClaim, Ident
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.kept_claims import KeptClaim
 from spark_channel.connectors.files import claims
-from spark_channel.connectors.files.claims import (
-    ALL_FILES,
-    AddedFiles,
-    JobFolder,
-    MergedFile,
-    OwnedFileNames,
-    dead_runs,
-    staging_folders,
-)
+from spark_channel.connectors.files.claims import AddedFiles, MergedFile
+from spark_channel.connectors.files.file_names import ALL_FILES, OwnedFileNames
 from spark_channel.connectors.files.filesystem import LOG, read_file, replaced_path
 from spark_channel.connectors.files.foreign import format_by_name
-from spark_channel.connectors.files.kept import forgotten
-from spark_channel.connectors.files.listing import (
-    OURS,
-    Visible,
-    combined,
-    data_files,
-    files_of_prefix,
-    read_success,
-    with_present_files,
-)
-from spark_channel.connectors.files.log import (
-    SUCCESS,
-    Dialect,
-    Entry,
-    Log,
-    Manifest,
-    newest_entry,
-)
+from spark_channel.connectors.files.job_folders import JobFolder, dead_runs, staging_folders
+from spark_channel.connectors.files.kept_claims import forgotten
+from spark_channel.connectors.files.log import Entry, Log, newest_entry
+from spark_channel.connectors.files.manifest import SUCCESS, Dialect, Manifest
 from spark_channel.connectors.files.parts import (
     DataFile,
     FileList,
@@ -58,6 +37,15 @@ from spark_channel.connectors.files.parts import (
     is_below,
 )
 from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
+from spark_channel.connectors.files.visible_files import (
+    OURS,
+    Visible,
+    combined,
+    data_files,
+    files_of_prefix,
+    read_success,
+    with_present_files,
+)
 from spark_channel.errors import ChannelError, CommitError, TargetError
 from spark_channel.plain_text import log_of
 

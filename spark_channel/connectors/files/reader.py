@@ -14,8 +14,9 @@ import pyarrow as pa
 from spark_channel.arrow_schema import InexactError, cast_exactly
 from spark_channel.connectors import Reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.files.conditions import ValueRange, exact
-from spark_channel.connectors.files.filesystem import open_planned, reading
+from spark_channel.connectors.files.conditions import ValueRange
+from spark_channel.connectors.files.file_errors import reading
+from spark_channel.connectors.files.filesystem import open_planned
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import (
     Format,
@@ -25,6 +26,7 @@ from spark_channel.connectors.files.formats.base import (
     batch_rows,
 )
 from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import (
     ArrowReadOptions,
     CsvReadOptions,
@@ -33,15 +35,8 @@ from spark_channel.connectors.files.options import (
     OrcReadOptions,
     ParquetReadOptions,
 )
-from spark_channel.connectors.files.source import (
-    FilePiece,
-    SourcePlan,
-    find_files,
-    pack,
-    plan_columns,
-    plan_source,
-    target_bytes,
-)
+from spark_channel.connectors.files.source import SourcePlan, find_files, plan_columns, plan_source
+from spark_channel.connectors.files.splits import FilePiece, pack, target_bytes
 from spark_channel.connectors.files.versions import PlannedFile, show_file, with_tag, with_tags
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions

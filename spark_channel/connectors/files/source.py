@@ -1,4 +1,4 @@
-"""Files, columns and splits of a read."""
+"""The files of a read, their columns, and the columns that the read returns."""
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,49 +6,42 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.arrow_schema import check_columns, find_column, match_names
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.filesystem import locate, open_planned, reading
-from spark_channel.connectors.files.formats.base import Format, Piece
-from spark_channel.connectors.files.formats.text import TextFormat, merge_inferred, plain_inferred
+from spark_channel.connectors.files.file_errors import reading
+from spark_channel.connectors.files.filesystem import locate, open_planned
+from spark_channel.connectors.files.formats.base import Format
+from spark_channel.connectors.files.formats.text import TextFormat
+from spark_channel.connectors.files.formats.text_decode import merge_inferred, plain_inferred
 from spark_channel.connectors.files.listing import (
     SourceFile,
     list_files,
     merge_of,
     origins,
-    partition_fields,
-    partition_value,
     unmerged,
 )
-from spark_channel.connectors.files.log import Dialect
+from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import FileReadOptions
+from spark_channel.connectors.files.partition_columns import partition_fields, partition_value
 from spark_channel.connectors.files.versions import show_file, with_tag
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.plain_text import log_of
-from spark_channel.planning import Split
 
 __all__ = [
-    "FilePiece",
     "SourcePlan",
     "find_files",
     "has_chosen",
     "is_chosen",
     "listed_files",
-    "pack",
     "plan_columns",
     "plan_source",
-    "target_bytes",
 ]
-
-
-# Resolves the files of a read, their columns, and the columns that the read returns.
 
 
 _log = log_of(__name__)
@@ -573,68 +566,3 @@ def _check_text(form: Format, schema: pa.Schema) -> None:
             raise SchemaError(
                 f"column {field.name!r} of type {kind} cannot be read from {form.name}; read it as text"
             )
-
-
-# Makes splits of about equal bytes: large files are divided, small ones packed together.
-
-
-_SMALLEST = 32 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class FilePiece:
-    """A piece, and the file that it is of."""
-
-    file: SourceFile
-    piece: Piece
-
-    def params(self) -> dict[str, Any]:
-        file, written = self.file, self.file.written
-        logged = (
-            {}
-            if written is None
-            else {"written": {"names": written[0].names, "dialect": dict(written[1])}}
-        )
-        return {
-            **logged,
-            "root": file.root,
-            "path": file.path,
-            "size": file.size,
-            "mtime_ns": file.mtime_ns,
-            "tag": file.tag,
-            "partition": list(file.partition),
-            "piece": dict(self.piece.params),
-        }
-
-
-def target_bytes(files: Sequence[SourceFile], advice: int, chosen: int | None) -> int:
-    """About how many bytes a split should have."""
-    total = sum(file.size for file in files)
-    return chosen or max(_SMALLEST, -(-total // max(1, advice)))
-
-
-def pack(pieces: Iterable[FilePiece], target: int) -> list[Split]:
-    """Splits of about `target` bytes, in the order of the pieces."""
-    splits: list[Split] = []
-    group: list[FilePiece] = []
-    size = 0
-    for piece in pieces:
-        # Closing before or after this piece: whichever is nearer to the target.
-        if group and size + piece.piece.nbytes / 2 >= target:
-            splits.append(_split(group))
-            group, size = [], 0
-        group.append(piece)
-        size += piece.piece.nbytes
-    if group:
-        splits.append(_split(group))
-    return splits
-
-
-def _split(pieces: Sequence[FilePiece]) -> Split:
-    rows = [piece.piece.rows for piece in pieces]
-    counts = [count for count in rows if count is not None]
-    return Split(
-        {"pieces": [piece.params() for piece in pieces]},
-        rows=sum(counts) if len(counts) == len(rows) else None,
-        nbytes=sum(piece.piece.nbytes for piece in pieces),
-    )

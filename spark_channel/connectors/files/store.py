@@ -38,6 +38,8 @@ __all__ = [
 
 UNFINISHED = "put-"
 _TRIES = 20
+_OLD = 86_400.0
+"""Seconds after which a temporary file of another host is abandoned: a put that lasts so long writes another."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -425,14 +427,9 @@ def store_of(location: Location) -> Store:
     return LocalStore(location) if location.local else ObjectStore(location)
 
 
-# HDFS: files are written hidden and renamed, as on a disk. A rename onto a name that exists fails, in one step.
-
-
-_OLD = 86_400.0
-"""Seconds after which a temporary file of another host is abandoned: a put that lasts so long writes another."""
-
-
 class HdfsStore(Store):
+    """Files are written hidden and renamed, as on a disk. A rename onto a name that exists fails, in one step."""
+
     staged = True
 
     def __init__(self, location: Location, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -21,11 +21,11 @@ from typing import Any, Self
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from spark_channel.connectors.files.credentials import StorageCredentials
+from spark_channel.connectors.files.file_errors import reading
 from spark_channel.connectors.files.filesystem import (
-    StorageCredentials,
     find_replaced,
     open_planned,
-    reading,
     renames_in,
     reopen,
 )

@@ -25,9 +25,8 @@ from spark_channel.connectors.files.conditions import (
     IsNull,
     Like,
     Member,
-    comparison,
-    same_step,
 )
+from spark_channel.connectors.files.literals import comparison, same_step
 from spark_channel.errors import OptionError
 
 __all__ = [

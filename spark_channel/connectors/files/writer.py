@@ -9,9 +9,9 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -29,17 +29,10 @@ from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.connectors.base.definition import notes_of, with_not_null, with_notes
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.stored import MOST_COUNTED
-from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt, run_name
-from spark_channel.connectors.files.filesystem import (
-    LOG,
-    Location,
-    StorageCredentials,
-    locate,
-    read_file,
-    reading,
-    reopen,
-    writing,
-)
+from spark_channel.connectors.files.credentials import StorageCredentials
+from spark_channel.connectors.files.file_errors import reading, writing
+from spark_channel.connectors.files.file_names import OwnedFileNames, new_attempt, run_name
+from spark_channel.connectors.files.filesystem import LOG, Location, locate, read_file, reopen
 from spark_channel.connectors.files.foreign import (
     check_directory,
     check_may_write,
@@ -52,9 +45,9 @@ from spark_channel.connectors.files.foreign import (
 )
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
-from spark_channel.connectors.files.kept import kept
-from spark_channel.connectors.files.listing import files_of_prefix, has_files
-from spark_channel.connectors.files.log import claim_key
+from spark_channel.connectors.files.job_folders import JobFolder
+from spark_channel.connectors.files.kept_claims import kept
+from spark_channel.connectors.files.manifest import claim_key
 from spark_channel.connectors.files.options import (
     ArrowWriteOptions,
     CsvWriteOptions,
@@ -63,6 +56,7 @@ from spark_channel.connectors.files.options import (
     OrcWriteOptions,
     ParquetWriteOptions,
 )
+from spark_channel.connectors.files.plan import FilesPlan
 from spark_channel.connectors.files.publish import (
     Output,
     StagedFile,
@@ -71,6 +65,7 @@ from spark_channel.connectors.files.publish import (
 )
 from spark_channel.connectors.files.remote_writer import RemotePlan, RemoteTarget
 from spark_channel.connectors.files.store import Store, store_of
+from spark_channel.connectors.files.visible_files import files_of_prefix, has_files
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import CommitError, OptionError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
@@ -79,7 +74,6 @@ from spark_channel.plain_text import log_of
 __all__ = [
     "ArrowWriter",
     "CsvWriter",
-    "FilesPlan",
     "FilesTaskWriter",
     "FilesWriter",
     "JsonWriter",
@@ -91,19 +85,6 @@ _log = log_of(__name__)
 
 _MOST_FOOTERS = 100
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
-
-
-@dataclass(frozen=True)
-class FilesPlan(WritePlan):
-    """`root` and `path` are the target's `Location`."""
-
-    root: str = ""
-    path: str = ""
-
-    @property
-    def claim(self) -> HeldClaim:
-        assert self.held is not None, "a write that was published before has no claim"
-        return self.held
 
 
 class FilesWriter(Writer):
@@ -130,19 +111,19 @@ class FilesWriter(Writer):
     def exists(self) -> bool | None:
         if is_remote(self.options.path):
             return self._remote().exists()
-        place = locate(self.options.path, login=self.options.login)
-        with writing(place.show()):
+        location = locate(self.options.path, login=self.options.login)
+        with writing(location.show()):
             if self.names.prefix is None:
-                return has_files(place)
-            return bool(files_of_prefix(place, place.path, self.names.prefix))
+                return has_files(location)
+            return bool(files_of_prefix(location, location.path, self.names.prefix))
 
     def foreign_content(self, schema: pa.Schema) -> str:
         if is_remote(self.options.path):
             return self._remote().foreign_content()
-        place = locate(self.options.path, login=self.options.login)
-        with writing(place.show()):
-            check_directory(place)
-            paths = foreign(self.directory(store_of(place), place.path).paths())
+        location = locate(self.options.path, login=self.options.login)
+        with writing(location.show()):
+            check_directory(location)
+            paths = foreign(self.directory(store_of(location), location.path).paths())
         return counted(paths)
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
@@ -151,25 +132,25 @@ class FilesWriter(Writer):
             self._remote().rehearse(context, schema)
             return
         self.form.check(schema, self.options)
-        place = locate(self.options.path, login=self.options.login)
-        with writing(place.show()):
-            check_directory(place)
-            check_may_write(place)
+        location = locate(self.options.path, login=self.options.login)
+        with writing(location.show()):
+            check_directory(location)
+            check_may_write(location)
             if context.overwrite:
-                self._refuse_foreign(place, self.directory(store_of(place), place.path))
+                self._refuse_foreign(location, self.directory(store_of(location), location.path))
 
-    def _refuse_foreign(self, place: Location, target: TargetDirectory) -> None:
+    def _refuse_foreign(self, location: Location, target: TargetDirectory) -> None:
         """
         Raises:
             TargetError: what an overwrite would remove does not look like a former state of these files.
         """
         if self.names.prefix is not None:
             return  # the option says whose files they are
-        refuse_shared_directory(place)
-        refuse_table(place)
+        refuse_shared_directory(location)
+        refuse_table(location)
         if not self.options.replace_foreign_files:
             paths = foreign(target.paths())
-            refuse_strange(place.show(), self.format, paths, partial(head_of, place))
+            refuse_strange(location.show(), self.format, paths, partial(head_of, location))
 
     def _noted(self, context: WriteContext, schema: pa.Schema) -> pa.Schema:
         """The columns with what `createTable` asks for of their source's definition.
@@ -193,16 +174,18 @@ class FilesWriter(Writer):
                 got=level,
                 takes="columns",
             )
-        key, comments, left = notes_of(
+        key, comments, unsupported = notes_of(
             definition, with_not_null(schema, definition), is_full=is_full
         )
         never = [column.name for column in definition.columns if column.not_null]
-        left += [f"NOT NULL of {', '.join(never)}"] if never else []
-        if left:
+        unsupported += [f"NOT NULL of {', '.join(never)}"] if never else []
+        if unsupported:
             _log.warning(
-                "%s is made without %s: the format has none", self.options.path, "; ".join(left)
+                "%s is made without %s: the format has none",
+                self.options.path,
+                "; ".join(unsupported),
             )
-        self.left_out = tuple(left)
+        self.left_out = tuple(unsupported)
         noted = with_notes(schema, key, comments)
         if is_full and definition.comment is not None:
             noted = noted.with_metadata({**(noted.metadata or {}), "comment": definition.comment})
@@ -219,9 +202,9 @@ class FilesWriter(Writer):
                 option="jobId",
                 got=context.job,
             )
-        place = locate(self.options.path, login=self.options.login)
-        store = store_of(place)
-        shown = self.names.show(place.show())
+        location = locate(self.options.path, login=self.options.login)
+        store = store_of(location)
+        target_name = self.names.show(location.show())
         plan = FilesPlan(
             job=context.job,
             schema=schema,
@@ -229,27 +212,27 @@ class FilesWriter(Writer):
             overwrite=context.overwrite,
             txn=context.txn,
             gathers=context.gathers,
-            root=place.root,
-            path=place.path,
+            root=location.root,
+            path=location.path,
         )
-        with writing(shown):
-            check_directory(place)
-            target = self.directory(store, place.path)
+        with writing(target_name):
+            check_directory(location)
+            target = self.directory(store, location.path)
             if context.overwrite:
-                self._refuse_foreign(place, target)
+                self._refuse_foreign(location, target)
             target.ready()
             empty = plan.commit == "task" and plan.overwrite
-            taken = target.take(context, Identity.for_write(shown, context), empty=empty)
-            if taken.overtaken is not None:
+            decision = target.take(context, Identity.for_write(target_name, context), empty=empty)
+            if decision.overtaken is not None:
                 _log.warning(
                     "job %s takes the claim on %s over from run %s",
                     context.job,
-                    shown,
-                    taken.overtaken.owner,
+                    target_name,
+                    decision.overtaken.owner,
                 )
-            if taken.held is None:
-                return replace(plan, published_at=taken.published_at or "an unknown time")
-            plan = replace(plan, held=taken.held)
+            if decision.held is None:
+                return replace(plan, published_at=decision.published_at or "an unknown time")
+            plan = replace(plan, held=decision.held)
             self.start(plan, target)
         return plan
 
@@ -275,9 +258,15 @@ class FilesWriter(Writer):
 
         return compact_folder(self, target_bytes, dry_run=dry_run)
 
-    def merging(self, job: str, held: HeldClaim, place: Location) -> FilesPlan:
+    def merging(self, job: str, held_claim: HeldClaim, location: Location) -> FilesPlan:
         """The plan of a run that merges files."""
-        return FilesPlan(job, pa.schema([]), "job", held=held, root=place.root, path=place.path)
+        return FilesPlan(
+            job, pa.schema([]), "job", held=held_claim, root=location.root, path=location.path
+        )
+
+    def with_options(self, options: FileWriteOptions) -> Self:
+        """A writer of the same format with other options."""
+        return type(self)(options)
 
     def merged(self, plan: FilesPlan, schema: pa.Schema, number: int) -> TaskWriter:
         """A new file of such a run, also for no rows."""
@@ -288,27 +277,27 @@ class FilesWriter(Writer):
         if plan.held is None:
             return None
         with writing(self.options.path):
-            found = (
+            receipts = (
                 self.directory(self._store(plan), plan.path).manifest().receipts(plan.held.identity)
             )
-        return next((each for each in found if each.task == task), None)
+        return next((receipt for receipt in receipts if receipt.task == task), None)
 
     def unfinished(self, context: WriteContext) -> PartialWrite | None:
         if context.txn is None or is_remote(self.options.path):
             return None
-        place = locate(self.options.path, login=self.options.login)
-        store = store_of(place)
-        with writing(place.show()):
-            home = self.names.home(place.path)
+        location = locate(self.options.path, login=self.options.login)
+        store = store_of(location)
+        with writing(location.show()):
+            home = self.names.home(location.path)
             if not store.exists(posixpath.join(home, LOG)):
                 return None
-            manifest = self.directory(store, place.path).manifest()
-            identity = Identity.for_write(self.names.show(place.show()), context)
+            manifest = self.directory(store, location.path).manifest()
+            identity = Identity.for_write(self.names.show(location.show()), context)
             claim, receipts = manifest.claim(identity), manifest.receipts(identity)
             if claim is None or claim.has_published(None) or not receipts:
                 return None
-            kept = manifest.plans.get(claim_key(identity), claim.epoch)
-            raw = read_file(place, _plan_path(home, identity, kept))
+            plan_number = manifest.plans.get(claim_key(identity), claim.epoch)
+            raw = read_file(location, _plan_path(home, identity, plan_number))
             text = None if raw is None else raw.decode()
             return PartialWrite(claim.owner, text, receipts, claim.epoch)
 
@@ -338,13 +327,13 @@ class FilesWriter(Writer):
     @contextmanager
     def _logged(self, stream: str) -> Iterator[tuple[TargetDirectory | None, Identity]]:
         """The directory, if it has a log, and how the stream is called in it."""
-        place = locate(self.options.path, login=self.options.login)
-        store = store_of(place)
-        shown = self.names.show(place.show())
-        with writing(shown):
-            there = store.exists(posixpath.join(self.names.home(place.path), LOG))
-            target = self.directory(store, place.path) if there else None
-            yield target, Identity(shown, "stream", stream)
+        location = locate(self.options.path, login=self.options.login)
+        store = store_of(location)
+        target_name = self.names.show(location.show())
+        with writing(target_name):
+            has_log = store.exists(posixpath.join(self.names.home(location.path), LOG))
+            target = self.directory(store, location.path) if has_log else None
+            yield target, Identity(target_name, "stream", stream)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         assert isinstance(plan, FilesPlan)
@@ -379,18 +368,18 @@ class FilesWriter(Writer):
         manifest = target.manifest()
         files: list[StagedFile] = []
         by_another = False
-        found = manifest.claim(plan.claim.identity)
-        if found is not None and found.has_published(plan.claim.position):
-            own = [file.name for receipt in receipts for file in staged_files(receipt)]
+        current = manifest.claim(plan.claim.identity)
+        if current is not None and current.has_published(plan.claim.position):
+            names = [file.name for receipt in receipts for file in staged_files(receipt)]
             # Of a published write the log keeps no run, and the files have their run's name.
-            by_another = plan.commit == "job" and bool(manifest.missing(own))
+            by_another = plan.commit == "job" and bool(manifest.missing(names))
             if by_another and plan.gathers and plan.claim.identity.kind != "stream":
                 run = run_name(plan.claim.owner, plan.claim.epoch)
                 by_another = not manifest.has_file(lambda path: self.names.run_of(path) == run)
         else:
             if plan.commit == "task":
-                there = {each.task for each in manifest.receipts(plan.claim.identity)}
-                lost = sorted({receipt.task for receipt in receipts} - there)
+                committed = {receipt.task for receipt in manifest.receipts(plan.claim.identity)}
+                lost = sorted({receipt.task for receipt in receipts} - committed)
                 if lost:
                     target.fence(plan.claim)
                     raise CommitError(
@@ -407,8 +396,8 @@ class FilesWriter(Writer):
             self._output(plan),
             files,
             overwrite=plan.overwrite and plan.commit == "job",
-            rows=sum(each.rows for each in receipts),
-            nbytes=sum(each.nbytes for each in receipts),
+            rows=sum(receipt.rows for receipt in receipts),
+            nbytes=sum(receipt.nbytes for receipt in receipts),
         )
         if by_another or not added:
             shown = plan.claim.identity.shown
@@ -427,10 +416,10 @@ class FilesWriter(Writer):
 
         files = [
             file
-            for receipt in sorted(receipts, key=lambda each: each.task)
+            for receipt in sorted(receipts, key=lambda receipt: receipt.task)
             for file in staged_files(receipt)
         ]
-        few = are_few(sum(file.rows for file in files), sum(each.nbytes for each in receipts))
+        few = are_few(sum(file.rows for file in files), sum(receipt.nbytes for receipt in receipts))
         if not (plan.gathers and few and target.store.staged) or len(files) < 2:
             return files
         if target.lacks(files):
@@ -478,9 +467,11 @@ class FilesWriter(Writer):
         with writing(store.place.show(plan.path)):
             if not store.exists(posixpath.join(target.home, LOG)):
                 return []
-            left = target.manifest().receipts(plan.claim.identity) if plan.commit == "task" else ()
+            receipts_left = (
+                target.manifest().receipts(plan.claim.identity) if plan.commit == "task" else ()
+            )
             self.give_back(plan, target)
-            return left
+            return receipts_left
 
     def give_back(self, plan: FilesPlan, target: TargetDirectory) -> None:
         """Give the run's claim back, and remove what it staged."""
@@ -690,12 +681,12 @@ class ParquetWriter(FilesWriter):
         """By the footers of a local folder, a few of which mostly have enough rows; None = too many would be read."""
         import pyarrow.parquet as pq
 
-        place = locate(self.options.path, login=self.options.login)
-        if not place.local:
+        location = locate(self.options.path, login=self.options.login)
+        if not location.local:
             return None
         rows = 0
-        with reading(place.show()):
-            directory = self.directory(store_of(place), place.path)
+        with reading(location.show()):
+            directory = self.directory(store_of(location), location.path)
             paths = directory.paths()
             for path in paths[:_MOST_FOOTERS]:
                 rows += int(pq.read_metadata(directory.inside(path)).num_rows)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from spark_channel.connectors.base.network import Login, Seconds, TlsOptions, basic
 from spark_channel.connectors.base.server_url import server_url
-from spark_channel.connectors.records.columns import path_of
+from spark_channel.connectors.records.paths import path_of
 from spark_channel.connectors.records.reader import RecordReadOptions
 from spark_channel.errors import OptionError
 from spark_channel.masking import is_secret_name

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from spark_channel.connectors.base.types import SMALL_INT, number_type
-from spark_channel.connectors.files.formats.text import merge_inferred
+from spark_channel.connectors.files.formats.text_decode import merge_inferred
 from spark_channel.connectors.http.client import Client
 from spark_channel.connectors.http.options import HttpReadOptions
 from spark_channel.connectors.records import Columns, RecordReader
-from spark_channel.connectors.records.columns import MISSING, found_at, path_in, path_of
+from spark_channel.connectors.records.paths import MISSING, found_at, path_in, path_of
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -33,6 +33,8 @@ _HINTS = {
     405: "; check 'method'",
     407: "; check the login in 'proxy'",
 }
+
+_ROWS = 5_000
 
 
 class WebService:
@@ -171,9 +173,6 @@ class WebService:
         if rows is None or rows is MISSING:
             return "if that means no rows, set 'expect' to the fields of a good answer, such as {\"code\": 0}"
         return "name the array of rows in 'resultKey'"
-
-
-_ROWS = 5_000
 
 
 class HttpReader(RecordReader):

@@ -9,21 +9,14 @@ from spark_channel.arrow_schema import check_columns, find_column
 from spark_channel.connectors.base.contract import Reader, Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.filesystem import reading
+from spark_channel.connectors.files.file_errors import reading
 from spark_channel.connectors.files.formats.base import batch_rows
+from spark_channel.connectors.iceberg.catalog import explained, file_io, open_catalog
+from spark_channel.connectors.iceberg.columns import arrow_columns, without_ids
+from spark_channel.connectors.iceberg.data_files import data_file_of, data_file_rows, plain_file
+from spark_channel.connectors.iceberg.lake_table import check_files, planned_files
 from spark_channel.connectors.iceberg.options import IcebergReadOptions
 from spark_channel.connectors.iceberg.outside import check_inside
-from spark_channel.connectors.iceberg.table import (
-    arrow_columns,
-    data_file_of,
-    data_file_rows,
-    explained,
-    file_io,
-    open_catalog,
-    plain_file,
-    without_ids,
-)
-from spark_channel.connectors.iceberg.writer import check_files, planned_files
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 
@@ -37,6 +30,10 @@ __all__ = [
 
 
 _SMALLEST = 32 << 10
+
+_NOTHING = 0
+"""The token before the first range: no snapshot has this id."""
+_AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its newest snapshot"
 
 
 class IcebergReader(Reader):
@@ -156,7 +153,7 @@ class IcebergReader(Reader):
     def _may_match(self, file: Any) -> bool:
         if self._condition is None:
             return True
-        from spark_channel.connectors.iceberg.table import value_ranges
+        from spark_channel.connectors.iceberg.guard import value_ranges
 
         schema = next(
             schema for schema in self._metadata.schemas if schema.schema_id == self._schema_id
@@ -208,11 +205,6 @@ def _split(files: Sequence[Any]) -> Split:
         rows=sum(file.record_count for file in files),
         nbytes=sum(file.file_size_in_bytes for file in files),
     )
-
-
-_NOTHING = 0
-"""The token before the first range: no snapshot has this id."""
-_AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its newest snapshot"
 
 
 class IcebergFeed(ChangeFeed):

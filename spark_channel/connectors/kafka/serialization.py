@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from spark_channel.connectors.files.formats.json import JsonEncoder, JsonFormat
-from spark_channel.connectors.files.formats.text import value_text
+from spark_channel.connectors.files.formats.text_encode import value_text
 from spark_channel.connectors.files.options import JsonWriteOptions
 from spark_channel.connectors.kafka.options import KafkaReadOptions, KafkaWriteOptions
 from spark_channel.connectors.records import Columns

@@ -16,7 +16,7 @@ from spark_channel.clock import utc_text
 from spark_channel.connectors.base import claims as protocol
 from spark_channel.connectors.base.compaction import Compaction, in_steps, published, small_groups
 from spark_channel.connectors.base.contract import WriteContext
-from spark_channel.connectors.files.filesystem import writing
+from spark_channel.connectors.files.file_errors import writing
 from spark_channel.connectors.lake.publish import (
     LakePlan,
     LakePublisher,

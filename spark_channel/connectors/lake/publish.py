@@ -26,9 +26,11 @@ from spark_channel.connectors.base.contract import (
     Writer,
 )
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.filesystem import writing
+from spark_channel.connectors.files.file_errors import writing
+from spark_channel.connectors.lake.columns import conform, holds
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.replace import KeyMatch, Replaced, RowMatcher, WhereMatch
+from spark_channel.connectors.lake.runs import FoundRun, Run, all_runs, remove_stray_notes
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
@@ -38,18 +40,8 @@ from spark_channel.connectors.lake.table import (
     TableFile,
     TableNotes,
     TableState,
-    conform,
-    holds,
 )
-from spark_channel.connectors.lake.task_writer import (
-    FileSet,
-    FoundRun,
-    Layout,
-    Run,
-    all_runs,
-    new_files,
-    remove_stray_notes,
-)
+from spark_channel.connectors.lake.task_writer import FileSet, Layout, new_files
 from spark_channel.errors import (
     CommitError,
     OptionError,

@@ -25,10 +25,12 @@ from spark_channel.connectors.base.definition import notes_of, with_not_null
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, overlap
 from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.filesystem import writing
+from spark_channel.connectors.files.file_errors import writing
+from spark_channel.connectors.lake.columns import check_no_char, find_names, match
 from spark_channel.connectors.lake.compact import LakeMerger
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.publish import LakePlan
+from spark_channel.connectors.lake.runs import new_run_name
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
@@ -36,15 +38,8 @@ from spark_channel.connectors.lake.table import (
     LakeTable,
     TableNotes,
     TableState,
-    check_no_char,
-    find_names,
-    match,
 )
-from spark_channel.connectors.lake.task_writer import (
-    LakeTask,
-    Layout,
-    new_run_name,
-)
+from spark_channel.connectors.lake.task_writer import LakeTask, Layout
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.plain_text import log_of
 

@@ -24,7 +24,7 @@ from pymongo.errors import (
 
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.mongodb.options import MongoAddress, MongoWriteOptions
-from spark_channel.connectors.records.columns import text_of
+from spark_channel.connectors.records.conversion import text_of
 from spark_channel.errors import ChannelError, OptionError, SchemaError
 
 __all__ = ["Documents", "Encoder", "connected", "explained", "is_passing", "plain", "stored_at"]
@@ -32,6 +32,9 @@ __all__ = ["Documents", "Encoder", "connected", "explained", "is_passing", "plai
 
 Documents = Collection[dict[str, Any]]
 _DENIED = {13: "its role lacks a right", 18: "the login is refused", 8000: "the login is refused"}
+
+_AS_IT_IS = frozenset({str, int, float, bool, type(None), datetime})
+_RELAXED = bson.json_util.RELAXED_JSON_OPTIONS
 
 
 @contextmanager
@@ -134,10 +137,6 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
 def is_passing(error: Exception) -> bool:
     """Whether a read can continue after it: the connection is lost, or the server forgot the cursor."""
     return isinstance(error, (AutoReconnect, CursorNotFound))
-
-
-_AS_IT_IS = frozenset({str, int, float, bool, type(None), datetime})
-_RELAXED = bson.json_util.RELAXED_JSON_OPTIONS
 
 
 def plain(document: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options, client and its errors."""
+"""A client of Redis, and its errors as ours."""
 
 import re
 from collections.abc import Iterator
@@ -15,11 +15,6 @@ from spark_channel.errors import ChannelError
 
 __all__ = ["connected", "explained", "is_busy", "is_of_row", "is_passing"]
 
-
-# The options of Redis.
-
-
-# A client of Redis, and its errors as ours.
 
 _DENIED = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from spark_channel.connectors.records.columns import json_text, text_of
+from spark_channel.connectors.records.conversion import json_text, text_of
 from spark_channel.connectors.redis.options import RedisWriteOptions
 from spark_channel.errors import OptionError, SchemaError
 

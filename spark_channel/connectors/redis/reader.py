@@ -9,10 +9,10 @@ import pyarrow as pa
 import redis
 
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
-from spark_channel.connectors.records.columns import json_text
+from spark_channel.connectors.records.conversion import json_text
 from spark_channel.connectors.redis.client import connected
 from spark_channel.connectors.redis.options import RedisReadOptions
-from spark_channel.connectors.redis.writer import OWN_KEYS
+from spark_channel.connectors.redis.staging import OWN_KEYS
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -30,6 +30,8 @@ _READS: dict[str, Callable[[Any, bytes], Any]] = {
     "set": lambda pipeline, key: pipeline.smembers(key),
     "zset": lambda pipeline, key: pipeline.zrange(key, 0, -1, withscores=True),
 }
+
+_GONE = -2
 
 
 class RedisReader(RecordReader):
@@ -161,9 +163,6 @@ class RedisReader(RecordReader):
                 elif ttl >= 0:
                     expiring.setdefault(key, {})[name] = ttl
         return expiring
-
-
-_GONE = -2
 
 
 def _is_unknown_command(error: Exception) -> bool:

@@ -45,6 +45,12 @@ SETTINGS = (
 _TIMEOUT = 60.0
 _LONGEST = 86_400
 
+MOST_BYTES = 256 << 20
+MOST_ENTRIES = 1_000_000
+"""The largest listing: it is held in memory."""
+_LARGEST = 1 << 50
+_DEEPEST = 64
+
 
 def is_remote(root: str) -> bool:
     """Whether a `Location.root` is one of a server of files."""
@@ -116,12 +122,6 @@ class Address:
     @property
     def shown(self) -> str:
         return f"{self.scheme}://{self.host}:{self.port}"
-
-
-MOST_BYTES = 256 << 20
-MOST_ENTRIES = 1_000_000
-"""The largest listing: it is held in memory."""
-_LARGEST = 1 << 50
 
 
 def plain_name(name: str, folder: str) -> str:
@@ -256,9 +256,6 @@ class Download(io.RawIOBase):
             f"{self._path}: the transfer ended at byte {position} of {self._size}: "
             "the file was changed, or the connection is lost"
         )
-
-
-_DEEPEST = 64
 
 
 def filesystem_of(kind: str, key: Hashable, connect: Callable[[], Remote]) -> pafs.FileSystem:

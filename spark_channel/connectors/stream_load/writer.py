@@ -17,8 +17,8 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
-from spark_channel.connectors.files.claims import new_attempt
-from spark_channel.connectors.records.columns import json_text
+from spark_channel.connectors.files.file_names import new_attempt
+from spark_channel.connectors.records.conversion import json_text
 from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Sink
 from spark_channel.connectors.stream_load.client import Busy, Load, run, table_columns
 from spark_channel.connectors.stream_load.options import StreamLoadOptions

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.records.columns import path_of
+from spark_channel.connectors.records.paths import path_of
 from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext
 from spark_channel.datax.plugins.document_columns import ddl
 from spark_channel.datax.sections import JobSection, refusal, refuse_twice, refused

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.delta.lake_table import DeltaLake
 from spark_channel.connectors.delta.options import DeltaWriteOptions
-from spark_channel.connectors.delta.writer import DeltaLake
 from spark_channel.connectors.lake.table import Change
 from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
 from tests.connectors.delta.helpers import (

@@ -17,7 +17,7 @@ from pyarrow.fs import LocalFileSystem
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FeedOptions
-from spark_channel.connectors.delta.writer import file_path
+from spark_channel.connectors.delta.lake_table import file_path
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.errors import (
     MissingPackageError,

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel.connectors import Reader, Receipt, WriteContext, load_reader, load_writer
+from spark_channel.connectors.files.plan import FilesPlan
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.store import LocalStore, ObjectStore
-from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
+from spark_channel.connectors.files.writer import FilesWriter
 
 FORMATS = ("parquet", "csv", "json", "arrow", "orc")
 

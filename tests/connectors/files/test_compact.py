@@ -23,7 +23,7 @@ from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.files import compact, parts, publish, writer
 from spark_channel.connectors.files.parts import PartFiles
 from spark_channel.connectors.files.publish import TargetDirectory
-from spark_channel.connectors.files.replaced import put_back, replaced_files
+from spark_channel.connectors.files.replaced_files import put_back, replaced_files
 from spark_channel.errors import SourceError, TargetError, UnsupportedError
 from tests.connectors.files.helpers import (
     FORMATS,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors import Receipt, TaskWriter
-from spark_channel.connectors.files import claims
-from spark_channel.connectors.files.writer import FilesPlan
+from spark_channel.connectors.files import job_folders
+from spark_channel.connectors.files.plan import FilesPlan
 from spark_channel.errors import ChannelError, SourceError, SupersededError
 from tests.connectors.files.helpers import leftovers, numbers, prepare, visible, write, writer_of
 
@@ -124,7 +124,7 @@ def check_nothing_is_left(target: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """The next job removes what crashed drivers left, and the log lists exactly what is there."""
     before = rows(target)
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "is_alive", lambda *_: "dead")
+        patch.setattr(job_folders, "is_alive", lambda *_: "dead")
         write("csv", target, numbers(9), job="next", retention="0")
     assert visible("csv", target) == sorted([*before, 9])
     assert leftovers(target) == []

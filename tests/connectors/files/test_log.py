@@ -15,7 +15,8 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.files import filesystem, log, publish, writer
 from spark_channel.connectors.files.filesystem import locate
-from spark_channel.connectors.files.log import Log, Manifest, newest_entry
+from spark_channel.connectors.files.log import Log, newest_entry
+from spark_channel.connectors.files.manifest import Manifest
 from spark_channel.connectors.files.store import LocalStore
 from spark_channel.errors import CommitError, SourceError, SupersededError, TargetError
 from spark_channel.processes import describe_owner
@@ -233,14 +234,14 @@ def test_a_listing_during_an_overwrite_is_of_one_state(
     from spark_channel.connectors.files import listing
 
     write("parquet", target, numbers(1), numbers(2), job="a")
-    original = listing._walk
+    original = listing.walk
 
     def late(*args: Any) -> Any:
-        monkeypatch.setattr(listing, "_walk", original)
+        monkeypatch.setattr(listing, "walk", original)
         write("parquet", target, numbers(7), job="b", context={"overwrite": True})
         return original(*args)
 
-    monkeypatch.setattr(listing, "_walk", late)
+    monkeypatch.setattr(listing, "walk", late)
     assert visible("parquet", target) == [1, 2]
     assert visible("parquet", target) == [7]
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import WriteContext
-from spark_channel.connectors.files import log, parts
+from spark_channel.connectors.files import log, manifest, parts
 from spark_channel.connectors.files.filesystem import LOG, locate
-from spark_channel.connectors.files.log import Log, Manifest
+from spark_channel.connectors.files.log import Log
+from spark_channel.connectors.files.manifest import Manifest
 from spark_channel.connectors.files.parts import DataFile, FileList, Part, PartFiles
 from spark_channel.connectors.files.store import LocalStore
 from spark_channel.errors import SourceError, TargetError
@@ -206,7 +207,7 @@ def test_a_job_that_was_published_many_jobs_ago_is_known(tmp_path: Path) -> None
 def test_only_the_newest_thousand_jobs_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "_JOBS_KEPT", 60)
+    monkeypatch.setattr(manifest, "_JOBS_KEPT", 60)
     for number in range(110):
         write("csv", tmp_path, numbers(number), job=f"j{number}")
     writer = writer_of("csv", tmp_path)
@@ -393,7 +394,7 @@ def test_a_list_is_the_same_in_parts(sizes: list[int]) -> None:
     def keep(files: Any) -> Part:
         nonlocal written
         written += len(files)
-        return Part.of(next(names), files)
+        return Part.from_files(next(names), files)
 
     for size in sizes:
         files = [DataFile(str(number), 1) for number in range(plain, plain + size)]

@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.connectors import TaskWriter
-from spark_channel.connectors.files import claims, parts, publish, store, writer
-from spark_channel.connectors.files.log import PublishedVersions
+from spark_channel.connectors.files import job_folders, parts, publish, store, writer
+from spark_channel.connectors.files.plan import FilesPlan
+from spark_channel.connectors.files.published_versions import PublishedVersions
 from spark_channel.connectors.files.store import LocalStore, Store
-from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
+from spark_channel.connectors.files.writer import FilesWriter
 from spark_channel.errors import CommitError, OptionError, SourceError, SupersededError, TargetError
 from tests.connectors.files.helpers import (
     FORMATS,
@@ -537,7 +538,7 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
     # The next job clears up, whoever is to blame; the dead one's process is gone.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "store_of", base)
-        patch.setattr(claims, "is_alive", lambda *_: "dead")
+        patch.setattr(job_folders, "is_alive", lambda *_: "dead")
         patch.setattr(store, "is_running", lambda _: False)
         write("csv", target, numbers(10), job="next", retention="0")
     assert visible("csv", target) == sorted([*seen, 10])
@@ -614,7 +615,7 @@ def test_a_dead_runs_staging_goes_and_a_live_ones_stays(
     receipts = stage(out, live, [numbers(2)])
     with monkeypatch.context() as patch:
         patch.setattr(
-            claims, "is_alive", lambda claim, _: "dead" if claim.owner == "dead" else "live"
+            job_folders, "is_alive", lambda claim, _: "dead" if claim.owner == "dead" else "live"
         )
         write("parquet", target, numbers(3), job="next")
     assert [folder.name for folder in (target / "_spark_channel" / "staging").iterdir()] == [
@@ -702,7 +703,7 @@ def test_a_job_name_must_fit_into_a_path(target: Path) -> None:
 
 
 def test_names_tell_runs_apart() -> None:
-    from spark_channel.connectors.files.claims import file_name, run_of
+    from spark_channel.connectors.files.file_names import file_name, run_of
 
     assert run_of(file_name(0, "a-1-e7", 5, "0123abcd", 0, "csv.gz")) == "a-1-e7"
     assert run_of(file_name(0, "a-e12", 1, "0123abcd", 5, "csv")) == "a-e12"

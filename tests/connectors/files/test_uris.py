@@ -279,7 +279,7 @@ def test_a_database_file_has_such_a_name(scheme: str, tmp_path: Path) -> None:
 )
 def test_iceberg_is_given_no_location_that_it_would_cut_off(place: str) -> None:
     pytest.importorskip("pyiceberg")
-    from spark_channel.connectors.iceberg.table import ArrowFileIO
+    from spark_channel.connectors.iceberg.file_io import ArrowFileIO
 
     with pytest.raises(UnsupportedError, match="where pyiceberg would cut it off"):
         ArrowFileIO({}).new_input(place)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.files.conditions import ValueRange, exact
+from spark_channel.connectors.files.conditions import ValueRange
+from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.where import parse_where
 from spark_channel.errors import OptionError
 

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.iceberg.table import guard
+from spark_channel.connectors.iceberg.guard import guard
 from spark_channel.errors import OptionError, SourceError, SupersededError, UnsupportedError
 from tests.connectors.iceberg.helpers import (
     leftovers,

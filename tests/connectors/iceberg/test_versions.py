@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.iceberg import versions
-from spark_channel.connectors.iceberg.writer import _PREFIX, property_name, property_value
+from spark_channel.connectors.iceberg.claims import PREFIX, property_name, property_value
 from spark_channel.errors import TargetError
 from tests.connectors.iceberg.helpers import ids, numbers, stage, writer_of
 
@@ -20,8 +20,7 @@ from tests.connectors.iceberg.helpers import ids, numbers, stage, writer_of
 def _claims(catalog: Catalog, kind: str) -> int:
     properties = catalog.load_table("shop.t").properties
     return sum(
-        name.startswith(_PREFIX) and f'"kind": "{kind}"' in text
-        for name, text in properties.items()
+        name.startswith(PREFIX) and f'"kind": "{kind}"' in text for name, text in properties.items()
     )
 
 
@@ -72,7 +71,7 @@ def test_versions_that_are_minutes_take_a_few_properties_and_are_found_each() ->
         )
         properties[property_name(claim.identity)] = property_value(claim)
     while True:
-        gone, made = versions.gathered(properties, "t", _PREFIX, property_name)
+        gone, made = versions.gathered(properties, "t", PREFIX, property_name)
         if not gone:
             break
         properties = {name: text for name, text in properties.items() if name not in gone} | made

@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.claims import Follows
-from spark_channel.connectors.iceberg.writer import check_files
+from spark_channel.connectors.iceberg.lake_table import check_files
 from spark_channel.errors import (
     OptionError,
     SchemaError,
@@ -227,9 +227,9 @@ def test_claims_outlive_expired_snapshots(tmp_path: Path, catalog: Catalog) -> N
 def test_old_jobs_are_forgotten_and_pairs_are_not(
     tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_channel.connectors.iceberg import writer
+    from spark_channel.connectors.iceberg import claims
 
-    monkeypatch.setattr(writer, "_JOBS_KEPT", 2)
+    monkeypatch.setattr(claims, "_JOBS_KEPT", 2)
     out = writer_of(tmp_path)
     out.commit(*stage(out, [numbers(1)], WriteContext("job", txn=("nightly", 1))))
     for number in range(6):

@@ -17,8 +17,8 @@ from pyiceberg.catalog import load_catalog
 
 from spark_channel.connectors import WriteContext, load_writer
 from spark_channel.connectors.delta import claims
-from spark_channel.connectors.delta.writer import DeltaState
-from spark_channel.connectors.iceberg.writer import IcebergState
+from spark_channel.connectors.delta.lake_table import DeltaState
+from spark_channel.connectors.iceberg.lake_table import IcebergState
 from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.writer import LakeWriter
 from tests.connectors import history

@@ -16,8 +16,8 @@ import pytest
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.claims import HeldClaim
 from spark_channel.connectors.lake import publish
+from spark_channel.connectors.lake.runs import Run, all_runs
 from spark_channel.connectors.lake.table import TableState
-from spark_channel.connectors.lake.task_writer import Run, all_runs
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.processes import describe_owner

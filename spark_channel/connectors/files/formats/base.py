@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_channel.arrow_schema import match_names
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.log import Dialect
+from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.errors import SchemaError
 
 __all__ = [

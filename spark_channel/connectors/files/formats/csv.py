@@ -11,11 +11,10 @@ import pyarrow.csv as pacsv
 from spark_channel.connectors.base.types import exact_type
 from spark_channel.connectors.files.formats.base import Encoder, ReadRequest, Sink
 from spark_channel.connectors.files.formats.csv_reader import CsvBlocks, CsvSyntax, csv_buffer
-from spark_channel.connectors.files.formats.text import (
-    TextFile,
-    TextFormat,
+from spark_channel.connectors.files.formats.text import TextFile, TextFormat
+from spark_channel.connectors.files.formats.text_decode import from_text
+from spark_channel.connectors.files.formats.text_encode import (
     compressed,
-    from_text,
     has_text_form,
     is_long,
     join_lines,
@@ -23,7 +22,7 @@ from spark_channel.connectors.files.formats.text import (
     row_pieces,
     value_text,
 )
-from spark_channel.connectors.files.log import Dialect
+from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from spark_channel.lazy import compute as pc
@@ -33,6 +32,11 @@ __all__ = [
     "CsvEncoder",
     "CsvFormat",
 ]
+
+_DIALECT = (
+    *("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format"),
+    *("encoding", "quote_all"),
+)
 
 
 class CsvEncoder(Encoder):
@@ -148,12 +152,6 @@ class CsvEncoder(Encoder):
 
     def finish(self) -> None:
         self._end()
-
-
-_DIALECT = (
-    *("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format"),
-    *("encoding", "quote_all"),
-)
 
 
 class CsvFormat(TextFormat):

@@ -11,16 +11,10 @@ import pyarrow.csv as pacsv
 
 from spark_channel.arrow_schema import is_number, match_names
 from spark_channel.connectors.base.types import changed_by, may_hold_changed, plain_numbers
-from spark_channel.connectors.files.filesystem import not_text
+from spark_channel.connectors.files.file_errors import not_text
 from spark_channel.connectors.files.formats.base import ReadRequest
-from spark_channel.connectors.files.formats.text import (
-    Block,
-    Boundary,
-    TextBlocks,
-    TextFile,
-    from_text,
-    needs_text,
-)
+from spark_channel.connectors.files.formats.text import Block, Boundary, TextBlocks, TextFile
+from spark_channel.connectors.files.formats.text_decode import from_text, needs_text
 from spark_channel.connectors.files.options import CsvReadOptions
 from spark_channel.errors import SourceError
 from spark_channel.lazy import compute as pc
@@ -31,6 +25,9 @@ __all__ = [
     "CsvSyntax",
     "csv_buffer",
 ]
+
+_MARK = "\ufeff".encode()
+_HEADER = 16 << 10
 
 
 @dataclass(frozen=True)
@@ -421,10 +418,6 @@ def csv_buffer(data: bytes) -> pa.BufferReader:
 def cut_text(record: bytes) -> str:
     text = record.decode("utf-8", "replace").rstrip("\r\n")
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-_MARK = "\ufeff".encode()
-_HEADER = 16 << 10
 
 
 class CsvBlocks(TextBlocks):

@@ -11,18 +11,16 @@ import pyarrow.json as pajson
 
 from spark_channel.connectors.base.types import SMALL_INT
 from spark_channel.connectors.files.formats.base import Encoder, ReadRequest, Sink
-from spark_channel.connectors.files.formats.json_reader import (
+from spark_channel.connectors.files.formats.json_lines import (
     LONG_NUMBER,
-    JsonBlocks,
     count_objects,
     infer_lines,
     nests_deeply,
     why_no_objects,
 )
-from spark_channel.connectors.files.formats.text import (
-    BOM,
-    TextFile,
-    TextFormat,
+from spark_channel.connectors.files.formats.json_reader import JsonBlocks
+from spark_channel.connectors.files.formats.text import BOM, TextFile, TextFormat
+from spark_channel.connectors.files.formats.text_encode import (
     compressed,
     has_text_form,
     is_long,
@@ -32,7 +30,7 @@ from spark_channel.connectors.files.formats.text import (
     value_text,
 )
 from spark_channel.connectors.files.formats.types import Notes, map_leaves
-from spark_channel.connectors.files.log import Dialect
+from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
 from spark_channel.errors import SourceError
 from spark_channel.lazy import compute as pc

@@ -43,6 +43,20 @@ from spark_channel.lazy import compute as pc
 
 __all__ = ["OrcFooter", "OrcFormat", "read_footer"]
 
+_MOST_TEXT = 16 << 20
+"""Bytes of the longest texts of the columns together: the library keeps the least and the greatest text of a column in
+each index, stripe and footer, 17 times the size of a long one, and readers refuse such footers."""
+_LIMIT_SECONDS = 2**63 // 10**9
+_EPOCH = pa.scalar(0, pa.timestamp("s"))
+_SPARK_TYPE = b"spark.sql.catalyst.type"
+_JULIAN = Julian("UTC", lambda name: True)
+"""Times before 1677 are refused by pyarrow."""
+_JULIAN_CALENDAR, _JAVA_WRITER = 1, 0
+_SNAPPY, _LZO, _LZ4, _ZSTD = 2, 3, 4, 5
+_TAIL = 16 << 10
+_MOST = 64 << 20
+"""Bytes of a footer that is unpacked: a few thousand times what a writer makes."""
+
 
 class OrcFormat(Format):
     name = "orc"
@@ -136,11 +150,6 @@ class _NonRaisingSink(io.RawIOBase):
             raise self._error
 
 
-_MOST_TEXT = 16 << 20
-"""Bytes of the longest texts of the columns together: the library keeps the least and the greatest text of a column in
-each index, stripe and footer, 17 times the size of a long one, and readers refuse such footers."""
-
-
 class _OrcEncoder(WriterEncoder):
     def __init__(self, sink: Sink, schema: pa.Schema, options: OrcWriteOptions) -> None:
         self._schema = schema
@@ -211,10 +220,6 @@ def _longest(texts: pa.Array) -> int:
     return int(pc.max(pc.binary_length(texts)).as_py() or 0)
 
 
-_LIMIT_SECONDS = 2**63 // 10**9
-_EPOCH = pa.scalar(0, pa.timestamp("s"))
-
-
 def _check_range(name: str, values: pa.Array) -> None:
     """Arrow's ORC reader holds times in 64-bit nanoseconds: 1677 to 2262. Spark's takes old days for Julian ones, and
     fails at parts of a second before 1970 as Arrow writes them."""
@@ -279,11 +284,6 @@ def _count(kind: pa.DataType) -> int:
     return 1 + _count(kind.value_type) if types.is_list(kind) else 1
 
 
-_SPARK_TYPE = b"spark.sql.catalyst.type"
-_JULIAN = Julian("UTC", lambda name: True)
-"""Times before 1677 are refused by pyarrow."""
-
-
 def _readable(schema: pa.Schema) -> pa.Schema:
     """Times have nanoseconds in ORC, and microseconds in Spark, which notes its own types beside those of the file."""
 
@@ -330,13 +330,6 @@ def _has_instants(kind: pa.DataType, readable: pa.DataType) -> bool:
     return any(
         pa.types.is_timestamp(inner) and not inner.tz and here.tz for (_, inner), (_, here) in pairs
     )
-
-
-_JULIAN_CALENDAR, _JAVA_WRITER = 1, 0
-_SNAPPY, _LZO, _LZ4, _ZSTD = 2, 3, 4, 5
-_TAIL = 16 << 10
-_MOST = 64 << 20
-"""Bytes of a footer that is unpacked: a few thousand times what a writer makes."""
 
 
 @dataclass(frozen=True, slots=True)

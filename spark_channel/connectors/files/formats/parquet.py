@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_channel.connectors.base.definition import KEY_NOTE
-from spark_channel.connectors.files.conditions import Condition, ValueRange, exact
+from spark_channel.connectors.files.conditions import Condition, ValueRange
 from spark_channel.connectors.files.formats.base import (
     Encoder,
     Format,
@@ -37,6 +37,7 @@ from spark_channel.connectors.files.formats.types import (
     renamed,
     temporal_leaves,
 )
+from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import SourceError
 from spark_channel.lazy import compute as pc
@@ -45,6 +46,15 @@ __all__ = [
     "ParquetFormat",
     "RowGroupEncoder",
 ]
+
+_LONG_VALUE = 1 << 20
+"""Bytes of a text or binary value whose column has no statistics and no dictionary."""
+_FLOATING = ("FLOAT", "DOUBLE")
+_READ_BUFFER = 1 << 20
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_TEXTS = frozenset({"UUID", "JSON", "ENUM", "INTERVAL"})
+"""Types of Parquet, by logical and by converted type, that are read as text."""
+_NOTES = (b"comment", KEY_NOTE.encode())
 
 
 class RowGroupEncoder(Encoder):
@@ -112,10 +122,6 @@ class RowGroupEncoder(Encoder):
             self._writer.is_open = False  # or it would try again when it is collected
 
 
-_LONG_VALUE = 1 << 20
-"""Bytes of a text or binary value whose column has no statistics and no dictionary."""
-
-
 def _chosen_columns(table: pa.Table) -> tuple[bool | list[str], bool | list[str]]:
     """The columns, as their paths in the file, that get statistics, and those that get a dictionary; True = all.
 
@@ -142,9 +148,6 @@ def _chosen_columns(table: pa.Table) -> tuple[bool | list[str], bool | list[str]
         if not is_floating or not _may_have_minus_zero(values):
             in_dictionaries.append(path)
     return described, in_dictionaries
-
-
-_FLOATING = ("FLOAT", "DOUBLE")
 
 
 def _leaves(schema: pa.Schema) -> list[tuple[str, bool]]:
@@ -174,12 +177,6 @@ def _is_long(values: pa.ChunkedArray) -> bool:
     if not (is_measured or types.is_large_string(kind) or types.is_large_binary(kind)):
         return False
     return bool((pc.max(pc.binary_length(values)).as_py() or 0) > _LONG_VALUE)
-
-
-_READ_BUFFER = 1 << 20
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-_TEXTS = frozenset({"UUID", "JSON", "ENUM", "INTERVAL"})
-"""Types of Parquet, by logical and by converted type, that are read as text."""
 
 
 class ParquetFormat(Format):
@@ -368,9 +365,6 @@ def _with_notes(field: pa.Field, target: pa.Field) -> pa.Field:
     """What a write noted of the column's definition."""
     notes = {name: text for name, text in (field.metadata or {}).items() if name in _NOTES}
     return target.with_metadata(notes) if notes else target
-
-
-_NOTES = (b"comment", KEY_NOTE.encode())
 
 
 def _spark_types(file: pq.ParquetFile) -> dict[int, str]:

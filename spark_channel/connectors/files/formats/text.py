@@ -5,7 +5,6 @@ the range that its first byte lies in; so ranges that cover a file cover each re
 record when that is larger.
 """
 
-import bz2
 import codecs
 import zipfile
 from abc import abstractmethod
@@ -16,44 +15,22 @@ from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
-from spark_channel.connectors.files.formats.base import (
-    Format,
-    Piece,
-    ReadRequest,
-    Sink,
-    SplitRequest,
-)
-from spark_channel.connectors.files.formats.types import Notes, map_type
-from spark_channel.connectors.files.log import Dialect
+from spark_channel.connectors.files.formats.base import Format, Piece, ReadRequest, SplitRequest
+from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
 from spark_channel.errors import SourceError
-from spark_channel.lazy import compute as pc
 from spark_channel.plain_text import log_of
-from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [
     "BOM",
     "HEAD",
-    "LONG_VALUE",
     "Block",
     "TextBlocks",
     "TextFile",
     "TextFormat",
     "codec_of",
-    "compressed",
-    "from_text",
-    "has_text_form",
-    "is_long",
     "is_splittable",
-    "join_lines",
-    "long_chunks",
-    "merge_inferred",
-    "needs_text",
-    "plain_inferred",
-    "row_pieces",
     "text_pieces",
-    "value_text",
 ]
 
 
@@ -78,6 +55,9 @@ _LONGEST_MAGIC = 10
 
 Boundary = Callable[[bytes, bool], int]
 """(data from a record's start, whether it is the end of the file) -> bytes of whole records in it."""
+
+_BLOCK = 1 << 20
+_SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +283,6 @@ class TextFile:
         return lines + 1
 
 
-_BLOCK = 1 << 20
-
-
 class TextBlocks:
     """Reads one piece of one text file block by block, without read-ahead and threads."""
 
@@ -350,9 +327,6 @@ def text_pieces(size: int, target: int, before: int = 0) -> list[tuple[int, int]
     count = max(1, -(-size // max(1, target)))
     edges = [size * number // count for number in range(1, count)]
     return [(a, b) for a, b in pairwise([0, *(e for e in edges if e > before), size]) if a < b]
-
-
-_SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
 
 
 class TextFormat(Format):
@@ -402,276 +376,3 @@ class TextFormat(Format):
     def _spans_lines(self, options: Any) -> bool:
         """Whether a row may go on after a line end, so that the file cannot be cut."""
         return False
-
-
-# Arrow values as the text that CSV and JSON carry.
-
-
-_MEMBER = 4 << 20
-
-
-def _large(text: str) -> pa.Scalar:
-    return pa.scalar(text, pa.large_string())
-
-
-def has_text_form(kind: pa.DataType) -> bool:
-    """Whether CSV and JSON both write values of this type, by `value_text`."""
-    types = pa.types
-    return bool(
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or types.is_decimal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_date32(kind)
-        or types.is_timestamp(kind)
-    )
-
-
-def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
-    """Numbers, booleans, dates and times as large strings; NULL stays NULL.
-
-    Doubles have the fewest digits that give the same double back. Times are ISO 8601 with as many
-    digits of a second as they need: none, or the unit's; with `Z` where they have a zone.
-    """
-    kind = values.type
-    if pattern is not None:
-        return TimePattern.from_text(pattern).format(values)
-    if pa.types.is_timestamp(kind):
-        if kind.tz is not None:
-            values = values.cast(pa.timestamp(kind.unit, "UTC"))
-        plain = values.cast(pa.timestamp(kind.unit)).cast(pa.large_string())
-        texts = pc.replace_substring(plain, " ", "T")
-        if kind.tz is None:
-            return texts
-        return pc.binary_join_element_wise(
-            texts, pa.scalar("Z", pa.large_string()), pa.scalar("", pa.large_string())
-        )
-    texts = values.cast(pa.large_string())
-    if pa.types.is_floating(kind):
-        # 1 would be read as a whole number, and -0 lose its sign.
-        whole = pc.match_substring_regex(texts, "^-?[0-9]+$")
-        texts = pc.if_else(
-            whole, pc.binary_join_element_wise(texts, _large(".0"), _large("")), texts
-        )
-        texts = _special_floats(values, texts)
-    if pa.types.is_decimal(kind):
-        # Arrow writes small decimals with an exponent, which not every reader takes: findings/arrow-decimal-as-text.sh
-        with_exponent = pc.match_substring(texts, "E")
-        if pc.any(with_exponent).as_py():
-            plain = [None if value is None else format(value, "f") for value in values.to_pylist()]
-            texts = pa.array(plain, pa.large_string())
-    return texts
-
-
-def _special_floats(values: pa.Array, texts: pa.Array) -> pa.Array:
-    """As Spark spells them."""
-    finite = pc.is_finite(values)
-    if pc.all(finite).as_py() in (True, None):
-        return texts
-    names = pc.if_else(
-        pc.is_nan(values),
-        "NaN",
-        pc.if_else(pc.greater(values, pa.scalar(0, values.type)), "Infinity", "-Infinity"),
-    )
-    return pc.if_else(finite, texts, names.cast(texts.type))
-
-
-def join_lines(lines: pa.Array) -> bytes:
-    """Each text with a line end after it, as one run of UTF-8 bytes."""
-    ends = pc.binary_join_element_wise(
-        lines, pa.scalar("\n", lines.type), pa.scalar("", lines.type)
-    )
-    # The values of a string array lie in one buffer, without gaps.
-    ends = ends.cast(pa.large_binary())
-    offsets, data = ends.buffers()[1], ends.buffers()[2]
-    if data is None or len(ends) == 0:
-        return b""
-    bounds = memoryview(offsets).cast("q")
-    return bytes(memoryview(data)[bounds[ends.offset] : bounds[ends.offset + len(ends)]])
-
-
-LONG_VALUE = 1 << 20
-"""Bytes of a value above which its row is encoded alone and in chunks: Arrow's kernels copy a value at each step."""
-_ROWS = 16_384
-
-
-def is_long(values: pa.Array) -> bool:
-    """Whether `values`, of one row, are a text or binary value that is encoded in chunks."""
-    return _has_bytes(values.type) and values.nbytes > LONG_VALUE
-
-
-def row_pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """The rows in order, so many at once as are encoded together. True beside one row that has a long value."""
-    for start in range(0, batch.num_rows, _ROWS):
-        part, begin = batch.slice(start, _ROWS), 0
-        for row in _long_rows(part):
-            if row > begin:
-                yield part.slice(begin, row - begin), False
-            yield part.slice(row, 1), True
-            begin = row + 1
-        if begin < part.num_rows:
-            yield part.slice(begin), False
-
-
-def _long_rows(batch: pa.RecordBatch) -> list[int]:
-    rows: set[int] = set()
-    for values in batch.columns:
-        if _has_bytes(values.type) and values.nbytes > LONG_VALUE:
-            lengths = pc.fill_null(pc.binary_length(values), 0)
-            rows.update(pc.indices_nonzero(pc.greater(lengths, LONG_VALUE)).to_pylist())
-    return sorted(rows)
-
-
-def _has_bytes(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
-
-
-def long_chunks(value: pa.Scalar, size: int = LONG_VALUE) -> Iterator[bytes]:
-    """The bytes of a long value; those of a text are cut between characters."""
-    data, start = memoryview(value.as_buffer()), 0
-    is_text = pa.types.is_string(value.type) or pa.types.is_large_string(value.type)
-    while start < len(data):
-        end = min(start + size, len(data))
-        while is_text and end < len(data) and data[end] & 0xC0 == 0x80 and end > start + 1:
-            end -= 1
-        yield bytes(data[start:end])
-        start = end
-
-
-class _Members:
-    """Compresses runs of `_MEMBER` bytes, each a whole gzip, bz2, zstd or lz4 member; readers join them."""
-
-    def __init__(self, sink: Sink, compress: Callable[[bytes], bytes]) -> None:
-        self._sink = sink
-        self._compress = compress
-        self._held = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self._held += data
-        if len(self._held) >= _MEMBER:
-            self.end()
-
-    def end(self) -> None:
-        if self._held:
-            self._sink.write(self._compress(bytes(self._held)))
-            self._held.clear()
-
-
-def compressed(sink: Sink, codec: str, level: int | None) -> tuple[Sink, Callable[[], None]]:
-    """A stream that compresses into `sink`, and what ends it without closing `sink`."""
-    if codec == "none":
-        return sink, lambda: None
-    if codec == "bz2":
-        members = _Members(sink, lambda data: bz2.compress(data, level or 9))
-    else:
-        compressor = pa.Codec(codec, compression_level=level)
-        members = _Members(sink, lambda data: bytes(compressor.compress(data, asbytes=True)))
-    return members, members.end
-
-
-# Values of text files: from text to Arrow's types, exactly.
-
-
-_ZONED = r"\d[T ]\d.*(Z|[+-]\d\d(:?\d\d)?)$"
-
-
-def needs_text(kind: pa.DataType, options: TextReadOptions) -> bool:
-    """Whether a column of this type is read as text and made by `from_text`."""
-    if pa.types.is_date(kind):
-        return options.date_format is not None or not pa.types.is_date32(kind)
-    if pa.types.is_timestamp(kind):
-        return options.timestamp_format is not None or kind.tz is not None
-    return False
-
-
-def from_text(texts: pa.Array, kind: pa.DataType, options: TextReadOptions) -> pa.Array:
-    """Dates and times of `kind` from their text.
-
-    Raises:
-        pa.ArrowInvalid: a text that is none.
-    """
-    if pa.types.is_date(kind):
-        if options.date_format is None:
-            return texts.cast(pa.date32()).cast(kind)
-        times = TimePattern.from_text(options.date_format).parse(texts)
-        days = times.cast(pa.date32(), safe=False)
-        if not pc.all(pc.equal(days.cast(times.type), times), min_count=0).as_py():
-            raise pa.ArrowInvalid("a date with a time of day")
-        return days.cast(kind)
-    if options.timestamp_format is not None:
-        times = TimePattern.from_text(options.timestamp_format).parse(texts)
-        if times.type.tz is None:
-            return _in_zone(times, kind, options)
-        if kind.tz is None:
-            raise pa.ArrowInvalid("a time with a zone, for a column without one")
-        return times.cast(kind)
-    if kind.tz is None:
-        return texts.cast(kind)
-    zoned = pc.match_substring_regex(texts, _ZONED)
-    nothing = pa.scalar(None, texts.type)
-    with_zone = pc.if_else(zoned, texts, nothing).cast(pa.timestamp(kind.unit, kind.tz))
-    if with_zone.null_count == texts.null_count:
-        return with_zone
-    without = pc.if_else(zoned, nothing, texts).cast(pa.timestamp(kind.unit))
-    return pc.coalesce(with_zone, _in_zone(without, kind, options))
-
-
-def _in_zone(times: pa.Array, kind: pa.DataType, options: TextReadOptions) -> pa.Array:
-    if kind.tz is None:
-        return times.cast(kind)
-    if options.time_zone != "UTC":
-        # The hour that a clock shows twice, or never, as Java reads it: the earlier offset.
-        times = pc.assume_timezone(
-            times, options.time_zone, ambiguous="earliest", nonexistent="latest"
-        )
-    else:
-        times = times.cast(pa.timestamp(times.type.unit, "UTC"))
-    return times.cast(kind)
-
-
-def plain_inferred(kind: pa.DataType) -> pa.DataType:
-    """An inferred type as a reader gives it: times in microseconds, what is only null as text."""
-    return map_type(kind, _plain_inferred)
-
-
-def _plain_inferred(kind: pa.DataType, _notes: Notes) -> pa.DataType:
-    types = pa.types
-    if kind == SMALL_INT:
-        return pa.int64()
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    others = (types.is_null, types.is_time, types.is_duration, types.is_binary)
-    return pa.string() if any(is_other(kind) for is_other in others) else kind
-
-
-def merge_inferred(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that holds what two samples found."""
-    types = pa.types
-    if one == other or types.is_null(other):
-        return one
-    if types.is_null(one):
-        return other
-    if (number := merge_numbers(one, other)) is not None:
-        return number
-    if types.is_struct(one) and types.is_struct(other):
-        names = {one.field(i).name: one.field(i).type for i in range(one.num_fields)}
-        for number in range(other.num_fields):
-            field = other.field(number)
-            names[field.name] = merge_inferred(names.get(field.name, pa.null()), field.type)
-        return pa.struct(list(names.items()))
-    if types.is_list(one) and types.is_list(other):
-        return pa.list_(merge_inferred(one.value_type, other.value_type))
-    times = [kind for kind in (one, other) if types.is_timestamp(kind)]
-    if times and all(types.is_timestamp(kind) or types.is_date(kind) for kind in (one, other)):
-        zones = {kind.tz for kind in times}
-        return pa.timestamp("us", times[0].tz) if len(zones) == 1 else pa.string()
-    return pa.string()

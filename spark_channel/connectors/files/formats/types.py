@@ -52,6 +52,9 @@ _EPOCH = date(1970, 1, 1)
 _DAY = 86_400_000_000
 UTC = frozenset({"UTC", "GMT", "Etc/UTC", "Z", "+00:00", "UCT", "Zulu"})
 
+_PART = 64 << 10
+_VALIDATED = (pa.types.is_nested, pa.types.is_dictionary, pa.types.is_time)
+
 
 def map_leaves(field: pa.Field, change: Change) -> pa.Field:
     """`field` with each type inside it that is not nested as `change` says. They are asked for in a file's order."""
@@ -192,10 +195,6 @@ def _interval_text(value: tuple[int, int, int] | None) -> str | None:
     if nanoseconds or not text:
         text += f"T{sign}{seconds}S"
     return f"P{text}"
-
-
-_PART = 64 << 10
-_VALIDATED = (pa.types.is_nested, pa.types.is_dictionary, pa.types.is_time)
 
 
 def check_types(schema: pa.Schema, path: str) -> pa.Schema:

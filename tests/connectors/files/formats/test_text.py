@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.files.formats.text import value_text
+from spark_channel.connectors.files.formats.text_encode import value_text
 from spark_channel.errors import SourceError
 from tests.connectors.files.helpers import read, read_all, reader_of
 

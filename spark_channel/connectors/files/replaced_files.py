@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.files.claims import OwnedFileNames
-from spark_channel.connectors.files.filesystem import locate, writing
+from spark_channel.connectors.files.file_errors import writing
+from spark_channel.connectors.files.file_names import OwnedFileNames
+from spark_channel.connectors.files.filesystem import locate
 from spark_channel.connectors.files.log import newest_entry
 from spark_channel.connectors.files.parts import Replaced
 from spark_channel.connectors.files.publish import TargetDirectory

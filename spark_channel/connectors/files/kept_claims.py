@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from spark_channel.connectors.base import claims
 from spark_channel.connectors.base.kept_claims import KeptClaim, covers, joined, kept_of, without
-from spark_channel.connectors.files.log import Manifest, PublishedVersions
+from spark_channel.connectors.files.manifest import Manifest
+from spark_channel.connectors.files.published_versions import PublishedVersions
 
 __all__ = ["forgotten", "kept"]
 

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.files import log, publish, replaced, writer
-from spark_channel.connectors.files.replaced import put_back, replaced_files
+from spark_channel.connectors.files import log, publish, writer
+from spark_channel.connectors.files import replaced_files as replaced
+from spark_channel.connectors.files.replaced_files import put_back, replaced_files
 from spark_channel.errors import CommitError, TargetError
 from tests.cli.typed import typed
 from tests.connectors.files.helpers import (
