@@ -243,21 +243,21 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
         return at_once(made, new, self.options)
 
     def alter(self, session: MysqlWriteSession, statement: str) -> None:
-        session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
+        session.execute(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
         try:
-            session.rows(statement)
+            session.execute(statement)
         finally:
-            session.rows("SET SESSION lock_wait_timeout = DEFAULT")
+            session.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
     @contextmanager
     def altering(self, session: MysqlWriteSession, place: WriteTarget) -> Iterator[None]:
         """DDL commits, so the lock of publishes is what keeps other writes out."""
         hold(session, table_lock(place.label))
-        session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
+        session.execute(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
         try:
             yield
         finally:
-            session.rows("SET SESSION lock_wait_timeout = DEFAULT")
+            session.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         """`task` also for an append whose scripts hold DDL: it commits, so nothing else is in its transaction."""
@@ -374,7 +374,7 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
             super().script(session, texts, option, written=written)
             return
         for statement in self.dialect.script(texts, option):
-            session.rows(statement)
+            session.execute(statement)
 
     @property
     def _pre_sql_commits(self) -> bool:

@@ -74,7 +74,7 @@ def tried(
         # As staging, which the next job removes if this one is killed here.
         trial = table_in(place.staging, f"{place.stage}trial_{secrets.token_hex(8)}")
         try:
-            session.rows(made.create.replace(TABLE, trial))
+            session.execute(made.create.replace(TABLE, trial))
         except TargetError as error:
             return " ".join(str(error).split())
         try:

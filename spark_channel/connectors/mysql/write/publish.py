@@ -78,7 +78,7 @@ def create_stage(
         lines.append(f"KEY ({', '.join(map(quoted, key))})")
     word = "TEMPORARY " if temporary else ""
     comment = "" if temporary else f" COMMENT='spark-channel, {utc_now():%Y-%m-%dT%H:%M:%SZ}'"
-    session.rows(f"CREATE {word}TABLE {name} ({', '.join(lines)}) ENGINE=InnoDB{comment}")
+    session.execute(f"CREATE {word}TABLE {name} ({', '.join(lines)}) ENGINE=InnoDB{comment}")
 
 
 def table_in(database: str, table: str) -> str:
@@ -97,17 +97,17 @@ def stage_names(session: MysqlWriteSession, database: str, beginning: str) -> li
 def drop_tables(session: MysqlWriteSession, tables: Sequence[str]) -> list[str]:
     """Drop `tables` (SQL). Returns those that a transaction uses, so that they stay for now."""
     left = []
-    session.rows(f"SET SESSION lock_wait_timeout = {_DROP_SECONDS}")
+    session.execute(f"SET SESSION lock_wait_timeout = {_DROP_SECONDS}")
     try:
         for table in tables:
             try:
-                session.rows(f"DROP TABLE IF EXISTS {table}")
+                session.execute(f"DROP TABLE IF EXISTS {table}")
             except TargetError as error:
                 if code_of(error) != _LOCK_TIMEOUT:
                     raise
                 left.append(table)
     finally:
-        session.rows("SET SESSION lock_wait_timeout = DEFAULT")
+        session.execute("SET SESSION lock_wait_timeout = DEFAULT")
     return left
 
 
@@ -211,7 +211,7 @@ def end_sessions(session: MysqlWriteSession, names: Sequence[str]) -> None:
         for holder in row:
             if holder is not None:
                 try:
-                    session.rows(f"KILL {int(holder)}")
+                    session.execute(f"KILL {int(holder)}")
                 except ChannelError:
                     pass  # it has ended meanwhile
 
@@ -222,13 +222,13 @@ def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:
     It is locked meanwhile. A table that cannot be locked soon, or by this role, stays, empty.
     """
     try:
-        session.rows(f"SET SESSION lock_wait_timeout = {_EMPTY_SECONDS}")
-        session.rows(f"LOCK TABLES {target.sql} WRITE")
+        session.execute(f"SET SESSION lock_wait_timeout = {_EMPTY_SECONDS}")
+        session.execute(f"LOCK TABLES {target.sql} WRITE")
         try:
             if not session.rows(f"SELECT 1 FROM {target.sql} LIMIT 1"):  # noqa: S608 - a quoted name
                 drop_tables(session, [target.sql])
         finally:
-            session.rows("UNLOCK TABLES")
+            session.execute("UNLOCK TABLES")
     except ChannelError as error:
         _log.warning(
             "table %s, which was made for rows that were not published, stays: %s",
@@ -324,10 +324,10 @@ def insert_staged(
     else:
         merged = quoted(_MERGED)
         staged = ", ".join(map(quoted, target.staged_names))
-        session.rows(f"DROP TEMPORARY TABLE IF EXISTS {merged}")
+        session.execute(f"DROP TEMPORARY TABLE IF EXISTS {merged}")
         create_stage(session, merged, staged_columns(target), temporary=True, key=target.key)
         for stage, _ in stages:
-            session.rows(
+            session.execute(
                 f"INSERT INTO {merged} ({staged}) SELECT {staged} FROM {stage} ORDER BY {PLACE}"  # noqa: S608 - names are quoted
             )
     _MysqlMerge(session, MysqlWriteDialect(), target, merged, options.write_mode).bring()

@@ -64,7 +64,7 @@ class RowSender:
         if words is not None:
             session.list_warnings()
         if not exact:
-            session.rows("SET SESSION sql_notes = 0")  # each cut fraction is a note
+            session.execute("SET SESSION sql_notes = 0")  # each cut fraction is a note
         self._table, self._label = table, table.replace("`", "")
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)

@@ -260,7 +260,7 @@ class MysqlTogether(Together):
         ensure(self._database, session, claims)
         session.end_when_silent()
         waits = f"innodb_lock_wait_timeout = {_WAIT_SECONDS}, lock_wait_timeout = {_WAIT_SECONDS}"
-        session.rows(f"SET SESSION {waits}")
+        session.execute(f"SET SESSION {waits}")
         made: list[SmallTable] = []
         try:
             _hold_all(session, tables)
@@ -273,7 +273,7 @@ class MysqlTogether(Together):
             for table in tables:
                 if table.is_left and not table.plan.there:
                     with alone(table):
-                        session.rows(table.plan.target.create)
+                        session.execute(table.plan.target.create)
                         made.append(table)
             self._plan_as_made(session, made)
             self._try(session, claims, tables)
@@ -349,7 +349,7 @@ class MysqlTogether(Together):
     def _load(self, session: MysqlWriteSession, table: SmallTable) -> None:
         plan: _Plan = table.plan
         if plan.there:
-            session.rows(_WRITE.emptied(plan.target.own_rows, self._database.options))
+            session.execute(_WRITE.emptied(plan.target.own_rows, self._database.options))
         if table.rows:
             loader = RowSender(session, plan.target.sql, plan.target.columns, None, cost=None)
             for batch in table.batches:
@@ -406,7 +406,7 @@ def _free_all(session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
     """Release the locks before the session ends, which the server notices later."""
     locks = [table_lock(each.plan.target.label) for each in tables]
     with suppress(ChannelError, LostConnectionError):
-        session.rows(f"DO {', '.join('RELEASE_LOCK(%s)' for _ in locks)}", locks)
+        session.execute(f"DO {', '.join('RELEASE_LOCK(%s)' for _ in locks)}", locks)
 
 
 class _Facts:
@@ -477,7 +477,7 @@ def _see_whole(session: Session, sources: Sequence[ReadSource]) -> None:
     """
     if sources:
         whole = "(SELECT 1 FROM (SELECT * FROM {} LIMIT 0) AS one)"
-        session.rows(" UNION ALL ".join(whole.format(each.origin) for each in sources))
+        session.execute(" UNION ALL ".join(whole.format(each.origin) for each in sources))
 
 
 class _Sources:

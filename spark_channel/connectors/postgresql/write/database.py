@@ -310,15 +310,15 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
 
     def alter(self, session: PgWriteSession, statement: str) -> None:
         with session.transaction():
-            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
-            session.rows(statement)
+            session.execute(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            session.execute(statement)
 
     @contextmanager
     def altering(self, session: PgWriteSession, place: WriteTarget) -> Iterator[None]:
         with session.transaction():
-            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            session.execute(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
             table = DIALECT.place(place.schema, place.name)
-            session.rows(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
             yield
 
     def _kept(self, place: WriteTarget, plan: SqlPlan) -> PgTable | None:
@@ -340,7 +340,7 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
             return own
         sql = table_sql(place.staging, own.staging)
         if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
-            session.rows(self._create_sql(own, sql))
+            session.execute(self._create_sql(own, sql))
         staged = find_table(session, sql)
         assert staged is not None
         return self._matched(own, staged, context, place.name)
@@ -373,17 +373,19 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
         table = plan.target
         if plan.overwrite:
             with patient_lock(session, table):
-                session.rows(f"DROP TABLE IF EXISTS {table.sql}")
+                session.execute(f"DROP TABLE IF EXISTS {table.sql}")
         with new_table(table):
-            session.rows(self._create_sql(plan, table.sql))
+            session.execute(self._create_sql(plan, table.sql))
         if self.options.table_comment is not None:
             comment = literal_sql(self.options.table_comment)
-            session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
+            session.execute(f"COMMENT ON TABLE {table.sql} IS {comment}")
         made = find_table(session, table.sql)
         assert made is not None
         own = self._matched(plan, made, context, table.name)
         if own.target.key:
-            session.rows(f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})")
+            session.execute(
+                f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})"
+            )
         self.complete(session, own.target)
         return replace(own, target=replace(own.target, create=None))
 
@@ -417,7 +419,7 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
     def drop_stage(self, session: PgWriteSession, place: WriteTarget, name: str) -> None:
         try:
             with in_transaction(self, session):
-                session.rows("SET LOCAL lock_timeout = '2s'")
+                session.execute("SET LOCAL lock_timeout = '2s'")
                 drop_stage(session, place.staging, name)
         except TargetError as error:
             if sqlstate_of(error) != _LOCKED:

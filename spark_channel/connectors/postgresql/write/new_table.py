@@ -299,7 +299,7 @@ def refusal(
     rows: list[tuple[Any, ...]] | None = None,
 ) -> str:
     """Why the server refuses the statements, in its words; "" = it has run them. `rows` gets what they return."""
-    session.rows("SAVEPOINT spark_channel_trial")
+    session.execute("SAVEPOINT spark_channel_trial")
     found: list[tuple[Any, ...]] = []
     try:
         for statement in statements:
@@ -307,9 +307,9 @@ def refusal(
     except TargetError as error:
         if not session.is_open:
             raise
-        session.rows("ROLLBACK TO SAVEPOINT spark_channel_trial")
+        session.execute("ROLLBACK TO SAVEPOINT spark_channel_trial")
         return " ".join((str(error).partition("PostgreSQL says: ")[2] or str(error)).split())
-    session.rows("RELEASE SAVEPOINT spark_channel_trial")
+    session.execute("RELEASE SAVEPOINT spark_channel_trial")
     if rows is not None:
         rows += found
     return ""
@@ -317,8 +317,8 @@ def refusal(
 
 def _made(session: PgWriteSession, table: str, create: str) -> PgTable:
     """The table of the trial, made again by `create`."""
-    session.rows(f"DROP TABLE {table}")
-    session.rows(create.replace(TABLE, table))
+    session.execute(f"DROP TABLE {table}")
+    session.execute(create.replace(TABLE, table))
     found = find_table(session, table)
     assert found is not None
     return found
@@ -336,8 +336,8 @@ def _types(
                 types.discard(column.name)
                 left.append(f"type {column.declared} of {column.name}: {why}")
             else:
-                session.rows(f"DROP TABLE {table}")
-        session.rows(parts.create(types).replace(TABLE, table))
+                session.execute(f"DROP TABLE {table}")
+        session.execute(parts.create(types).replace(TABLE, table))
     found = find_table(session, table)
     assert found is not None
     for own in found.columns:

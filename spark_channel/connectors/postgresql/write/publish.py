@@ -228,11 +228,11 @@ def stage_columns(target: TargetTable) -> list[str]:
 def create_stage(session: PgSession, target: TargetTable, schema: str, name: str) -> None:
     """Make the unlogged table that takes rows for a target that is there, unless it is there."""
     columns = ", ".join(stage_columns(target))
-    session.rows(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(schema, name)} ({columns})")
+    session.execute(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(schema, name)} ({columns})")
 
 
 def drop_stage(session: PgSession, schema: str, name: str) -> None:
-    session.rows(f"DROP TABLE IF EXISTS {table_sql(schema, name)}")
+    session.execute(f"DROP TABLE IF EXISTS {table_sql(schema, name)}")
 
 
 def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
@@ -381,14 +381,14 @@ def publish_stage(
         return True
     with new_table(target):
         if plan.place.staging != target.schema:
-            session.rows(f"ALTER TABLE {stage} SET SCHEMA {quoted_name(target.schema)}")
+            session.execute(f"ALTER TABLE {stage} SET SCHEMA {quoted_name(target.schema)}")
             stage = table_sql(target.schema, plan.staging)
-        session.rows(f"ALTER TABLE {stage} RENAME TO {quoted_name(target.name)}")
+        session.execute(f"ALTER TABLE {stage} RENAME TO {quoted_name(target.name)}")
     if options.table_comment is not None:
         comment = literal_sql(options.table_comment)
-        session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
+        session.execute(f"COMMENT ON TABLE {target.sql} IS {comment}")
     if target.key:
-        session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+        session.execute(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
     return True
 
 
@@ -402,10 +402,10 @@ def _bring_into_new(
     """Make the table, whose server casts the staged values, and bring them in."""
     assert plan.new_table is not None
     with new_table(plan.target):
-        session.rows(plan.new_table.create.replace(TABLE, plan.target.sql))
+        session.execute(plan.new_table.create.replace(TABLE, plan.target.sql))
     if plan.target.key:
         keys = keys_sql(plan.target)
-        session.rows(f"ALTER TABLE {plan.target.sql} ADD PRIMARY KEY ({keys})")
+        session.execute(f"ALTER TABLE {plan.target.sql} ADD PRIMARY KEY ({keys})")
     rows = sum(receipt.rows for receipt in receipts)
     bring_staged(session, plan, stage, options, rows, overwrite=True)
     drop_stage(session, plan.place.staging, plan.staging)
@@ -505,4 +505,4 @@ def _keep_only(
         )
     if strange := found.keys() - wanted.keys():
         listed = ", ".join(f"'{number}'" for number in sorted(strange))
-        session.rows(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608 - a quoted name, and numbers
+        session.execute(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608 - a quoted name, and numbers

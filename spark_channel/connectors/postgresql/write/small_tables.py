@@ -301,17 +301,17 @@ class PostgresTogether(Together):
         before = claims.take_all(tables)
         new = [each for each in before if before[each].held is not None]
         if new:
-            session.rows(_AT_TABLES)
+            session.execute(_AT_TABLES)
         until = SYSTEM_CLOCK.now() + LONGEST_SECONDS
         if at_once and new:
             script = "; ".join(map(self._emptied, new))
             with self._refusing(None):
-                session.rows(f"DO {literal_sql(f'BEGIN {script}; END')}")
+                session.execute(f"DO {literal_sql(f'BEGIN {script}; END')}")
         else:
             for table in new:
                 _hold_time(until)
                 with self._refusing(table):
-                    session.rows(self._emptied(table))
+                    session.execute(self._emptied(table))
         self._hold(session, [each for each in new if each.plan.there is not None])
         for table in new:
             _hold_time(until)
@@ -334,7 +334,7 @@ class PostgresTogether(Together):
         for some in [made] if at_once and made else [[each] for each in made]:
             _hold_time(until)
             with self._refusing(None if at_once else some[0]):
-                session.rows(f"DO {literal_sql(_script(some))}")
+                session.execute(f"DO {literal_sql(_script(some))}")
                 plans = [each.plan for each in some]
                 count(
                     session,
@@ -541,7 +541,7 @@ class _Sources:
         for session in self._open.values():
             try:
                 if self._at_once and kind is None and session.is_open:
-                    session.rows("COMMIT")
+                    session.execute("COMMIT")
             finally:
                 session.__exit__(kind, None, None)
 
@@ -561,7 +561,7 @@ class _Sources:
                     if raw.num_rows:
                         yield source.dialect.decode(raw, source.columns, source.schema)
             if not self._at_once:
-                session.rows("COMMIT")
+                session.execute("COMMIT")
 
     def _session(self, *, native: bool) -> Any:
         found = self._open.get(native)

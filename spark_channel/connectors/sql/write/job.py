@@ -245,7 +245,7 @@ class SqlWriter(Writer, Generic[S]):
             check_rights(database, session, place, overwrite=over, stages=stages, alters=alters)
             is_there = place.table is not None and plan.target.sql and plan.target.names
             if is_there and database.script_dialect in _EXPLAINS_RIGHTS:
-                session.rows(self._explained(plan))
+                session.execute(self._explained(plan))
             return plan if is_there and database.is_served else None
 
         return self._look(look)

@@ -98,7 +98,7 @@ def make_ready(
     if is_ready(session, dialect, target, options, overwrite=overwrite):
         return False
     assert target.create is not None
-    session.rows(target.create)
+    session.execute(target.create)
     return True
 
 
@@ -113,14 +113,14 @@ def is_ready(
     """As `make_ready`, but leaves a table to the caller that is to be made: False."""
     table, stays = dialect.find_table(session, target.sql), dialect.ddl_commits
     if table is not None and overwrite and not options.truncate and not stays:
-        session.rows(f"DROP TABLE {target.sql}")
+        session.execute(f"DROP TABLE {target.sql}")
         table = None
     if table is None and target.create is not None and not stays:
         return False
     check_planned(dialect, target, table)
     if overwrite:
         dialect.check_alone(session, target.schema, target.name)
-        session.rows(dialect.emptied(target.own_rows, options))
+        session.execute(dialect.emptied(target.own_rows, options))
     return True
 
 
