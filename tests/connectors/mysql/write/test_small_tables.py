@@ -403,7 +403,7 @@ def first(self, tables):
     dies(*{
         "made": (together.MysqlTogether, "_try", "before"),
         "claims": (together._GroupClaims, "take_all", "after"),
-        "rows": (together.Loader, "load", "before", 2),
+        "rows": (together.RowSender, "load", "before", 2),
         "published": (together._GroupClaims, "publish_all", "after"),
         "before": (MysqlWriteSession, "commit", "before"),
         "committed": (MysqlWriteSession, "commit", "after"),
