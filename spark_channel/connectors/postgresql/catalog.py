@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from spark_channel.connectors.base.feed import RetainedLog
 from spark_channel.connectors.base.session_pool import AnswerCache
@@ -18,6 +18,7 @@ from spark_channel.connectors.sql.statements import parsed_name, quoted_name, qu
 
 __all__ = [
     "Part",
+    "PartReader",
     "PgColumn",
     "PgTable",
     "described",
@@ -197,6 +198,12 @@ class Part(NamedTuple):
     columns: tuple[str, ...] | None = None
     condition: str | None = None
     generated: tuple[str, ...] = ()
+
+
+class PartReader(Protocol):
+    """A reader of a table that a publication has."""
+
+    part: Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ from spark_channel.connectors.postgresql.failures import (
     is_locked,
 )
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.postgresql.session import literal_sql
+from spark_channel.connectors.postgresql.session import PgReadSession, literal_sql
 from spark_channel.connectors.postgresql.types import (
     INSTANT,
     LOCAL,
@@ -64,9 +64,6 @@ from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.publish import reached_by_delete
 from spark_channel.connectors.sql.write.target_columns import create_table, old_target
 from spark_channel.errors import TargetError
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.postgresql.session import PgReadSession
 
 __all__ = [
     "DIALECT",
@@ -164,7 +161,7 @@ class PostgresDialect(Dialect):
         self.local = local
 
     def lacking(self, session: Session, rights: Sequence[Right]) -> MissingRights:
-        return lacking(cast("PgReadSession", session), rights)
+        return lacking(cast(PgReadSession, session), rights)
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
         return only_name(name, names)
@@ -189,7 +186,7 @@ class PostgresDialect(Dialect):
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """The driver knows most types of a query's columns, and a numeric's size."""
-        schema = cast("PgReadSession", session).schema_of(
+        schema = cast(PgReadSession, session).schema_of(
             f"SELECT * FROM ({query}) AS source LIMIT 0"  # noqa: S608 - a query that was parsed
         )
         columns = []

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import adbc_driver_manager
 import psycopg
@@ -49,9 +49,6 @@ from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.connectors.sql.write.publish import check_stored
 from spark_channel.errors import ChannelError
 from spark_channel.final_errors import final, of_input
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.postgresql.dialect import PostgresPlan
 
 __all__ = [
     "PgReadSession",
@@ -479,6 +476,24 @@ _BY_ITSELF = "25001"
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
+class _NamedTable(Protocol):
+    @property
+    def sql(self) -> str: ...
+
+
+class CountedPlan(Protocol):
+    """Of a write plan: whether the rows of its target may be stored in another table, or not at all."""
+
+    @property
+    def target(self) -> _NamedTable: ...
+
+    @property
+    def is_parent(self) -> bool: ...
+
+    @property
+    def is_ruled(self) -> bool: ...
+
+
 class PgWriteSession(PgSession, BoundSession):
     """Used by one thread."""
 
@@ -578,7 +593,7 @@ class PgWriteSession(PgSession, BoundSession):
         self.pace, self._parent, self._is_ruled = None, None, False
         return super().renewed(options, failure, purpose, settings)
 
-    def counts_in(self, plan: "PostgresPlan") -> None:
+    def counts_in(self, plan: CountedPlan) -> None:
         """Rows of this plan's target are counted where they are stored, which may be another table."""
         self._parent = plan.target.sql if plan.is_parent or plan.is_ruled else None
         self._is_ruled = plan.is_ruled

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from spark_channel.connectors.base.feed import (
     change_schema,
     missing_source,
 )
-from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table
+from spark_channel.connectors.postgresql.catalog import Part, PartReader, PgTable, find_table
 from spark_channel.connectors.postgresql.log.columns import TableColumns
 from spark_channel.connectors.postgresql.log.feed import FollowedTable, ReplicationFeed
 from spark_channel.connectors.postgresql.log.followed_columns import LogTypes, row_columns, row_key
@@ -34,9 +34,6 @@ from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SourceError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.postgresql.read.reader import PostgresReader
 
 __all__ = ["OneTableFeed"]
 
@@ -68,7 +65,7 @@ class OneTableFeed(ReplicationFeed):
             # Before there is a slot or a position, so that the stream's first state is older than its first change.
             oid = cast(PgTable, source.table).oid
             self._begins_with = self._published(session, [oid])
-            cast("PostgresReader", self._reader).part = self._begins_with.parts.get(oid, Part())
+            cast(PartReader, self._reader).part = self._begins_with.parts.get(oid, Part())
             source = self._reader.resolve(session)
             self._shape = self._check(session, source)
             self._label = source.label

@@ -6,7 +6,7 @@ Each batch has rows of one table, with that table's columns, and its name in the
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -17,7 +17,13 @@ from spark_channel.connectors.base.feed import (
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table, oldest_of
+from spark_channel.connectors.postgresql.catalog import (
+    Part,
+    PartReader,
+    PgTable,
+    find_table,
+    oldest_of,
+)
 from spark_channel.connectors.postgresql.log.columns import TableColumns, becomes
 from spark_channel.connectors.postgresql.log.feed import FollowedTable, ReplicationFeed
 from spark_channel.connectors.postgresql.log.followed_columns import (
@@ -65,9 +71,6 @@ from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.postgresql.read.reader import PostgresReader
 
 __all__ = ["TablesFeed"]
 
@@ -122,7 +125,7 @@ class TablesFeed(ReplicationFeed):
         self._items = listed(options.tables)
         self._has_base = options.has_base
         self._unchecked = [item for item in self._items if not is_pattern(item)]
-        self._readers: dict[int, PostgresReader] = {}
+        self._readers: dict[int, SqlReader] = {}
         self._types = LogTypes(self._session)
         self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
         self._told_dropped: set[str] = set()
@@ -320,9 +323,9 @@ class TablesFeed(ReplicationFeed):
             if entry is None:
                 raise SourceError(f"table {name!r} was dropped. Run {REMOVE}")
             options = self._reader.options.model_copy(update={"dbtable": entry.sql})
-            reader: PostgresReader = cast(Any, type(self._reader))(options)
+            reader: SqlReader = cast(Any, type(self._reader))(options)
             reader.fetch_size = self._reader.fetch_size
-            reader.part = look.published.parts.get(oid, Part())
+            cast(PartReader, reader).part = look.published.parts.get(oid, Part())
         self._readers[oid] = reader
         return reader
 
@@ -371,7 +374,7 @@ class TablesFeed(ReplicationFeed):
     def _forget(self, now: Published) -> None:
         """Drop readers of other rows and columns than the publication has now."""
         for oid, part in now.parts.items():
-            if oid in self._readers and self._readers[oid].part != part:
+            if oid in self._readers and cast(PartReader, self._readers[oid]).part != part:
                 del self._readers[oid]
 
     def _table(self, name: str, oid: int, columns: TableColumns) -> FollowedTable:

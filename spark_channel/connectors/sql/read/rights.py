@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import Protocol
 
+from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.rights import MissingRights, Right, advice
+from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.final_errors import is_of_rights, of_input
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.sql.read.reader import SqlReader
 
 __all__ = ["lacking_to_read", "naming_rights"]
 
@@ -21,8 +21,19 @@ _NO_LOGIN = 1045
 """MySQL's: the login itself was refused, and would be a second time."""
 
 
+class RightsReader(Protocol):
+    """What is used here of the reader of a database."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def connect(self, purpose: str) -> AbstractContextManager[Session]: ...
+
+    def asked_table(self) -> tuple[str, str] | None: ...
+
+
 def lacking_to_read(
-    reader: "SqlReader", tables: Iterable[tuple[str, str]], *, whole: bool = False
+    reader: RightsReader, tables: Iterable[tuple[str, str]], *, whole: bool = False
 ) -> dict[tuple[str, str], str]:
     """The tables, by schema and name, that the login may not read, each with what to do; in one query.
 
@@ -44,7 +55,7 @@ def lacking_to_read(
     return {table: advice for table, advice in advices.items() if advice}
 
 
-def naming_rights(reader: "SqlReader", error: ChannelError) -> ChannelError:
+def naming_rights(reader: RightsReader, error: ChannelError) -> ChannelError:
     """The error; of a login that lacks a right, with the statement that grants it."""
     cause = error.__cause__ or error
     is_missing = is_of_rights(cause) and cause.args[:1] != (_NO_LOGIN,)
@@ -62,7 +73,7 @@ def naming_rights(reader: "SqlReader", error: ChannelError) -> ChannelError:
     return error_with_grants
 
 
-def _statement(reader: "SqlReader", text: str, table: tuple[str, str]) -> str:
+def _statement(reader: RightsReader, text: str, table: tuple[str, str]) -> str:
     schema, name = table
     if refused := _NO_DATABASE.search(text):
         table_sql = f"`{schema or refused['name']}`.`{name}`"
