@@ -13,7 +13,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.mysql.dialect import MysqlDialect
-from spark_channel.connectors.postgresql.catalog import _FIND
+from spark_channel.connectors.postgresql.catalog.tables import _FIND
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.replication.config import Replication

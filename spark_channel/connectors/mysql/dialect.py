@@ -12,8 +12,6 @@ from spark_channel.arrow_schema import UNLIMITED
 from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_ended, quoted
 from spark_channel.connectors.mysql.types import (
-    INSTANT,
-    LOCAL,
     arrow_type,
     declared_of,
     decode_fields,
@@ -21,6 +19,7 @@ from spark_channel.connectors.mysql.types import (
     parts,
     selected,
 )
+from spark_channel.connectors.mysql.types.arrow import INSTANT, LOCAL
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
     Column,

@@ -181,7 +181,9 @@ def test_a_client_that_is_silent_while_it_holds_the_claim(
     heap: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is paused between its fence and its COMMIT: the server ends its session, and nothing is there."""
-    monkeypatch.setattr("spark_channel.connectors.mysql.session._SILENT_SECONDS", 2)
+    monkeypatch.setattr(
+        "spark_channel.connectors.mysql.session.write_connection._SILENT_SECONDS", 2
+    )
     first, plan = ready(heap, "task")
     paused, go_on = threading.Event(), threading.Event()
     real = MysqlSession.rows

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.mysql.session import MysqlSession, _tls
+from spark_channel.connectors.mysql.session import MysqlSession
+from spark_channel.connectors.mysql.session.connection import _tls
 from spark_channel.errors import SourceError, TargetError
 from tests.servers.mariadb import MariadbServer
 from tests.service.fuzz import mutated

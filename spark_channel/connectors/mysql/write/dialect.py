@@ -15,6 +15,13 @@ from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlDialect, My
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import MysqlWriteSession, code_of, quoted
 from spark_channel.connectors.mysql.types import (
+    arrow_type,
+    check_values,
+    is_text_type,
+    is_wide_decimal,
+    parts,
+)
+from spark_channel.connectors.mysql.types.arrow import (
     INSTANT,
     LOCAL,
     MOST_SCALE,
@@ -22,11 +29,6 @@ from spark_channel.connectors.mysql.types import (
     SPARK_DIGITS,
     TIME,
     UNSIGNED,
-    arrow_type,
-    check_values,
-    is_text_type,
-    is_wide_decimal,
-    parts,
 )
 from spark_channel.connectors.sql.catalog import (
     Column,

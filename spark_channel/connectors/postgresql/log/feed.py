@@ -24,7 +24,8 @@ from spark_channel.connectors.base.feed import (
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes, restart_lsn
+from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes
+from spark_channel.connectors.postgresql.catalog.slots import restart_lsn
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.log.columns import LogColumn, TableColumns
 from spark_channel.connectors.postgresql.log.followed_columns import check_decodable, row_key

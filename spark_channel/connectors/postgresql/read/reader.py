@@ -33,9 +33,9 @@ from spark_channel.connectors.postgresql.catalog import (
     PgTable,
     described,
     find_rows,
-    look_up,
     table_sql,
 )
+from spark_channel.connectors.postgresql.catalog.tables import look_up
 from spark_channel.connectors.postgresql.definition import defined, read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short

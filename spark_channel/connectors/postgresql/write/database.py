@@ -11,13 +11,8 @@ from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.session_pool import ThreadSession
-from spark_channel.connectors.postgresql.catalog import (
-    PgTable,
-    find_table,
-    look_up,
-    name_parts,
-    table_sql,
-)
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts, table_sql
+from spark_channel.connectors.postgresql.catalog.tables import look_up
 from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import (
     DIALECT,

@@ -1,20 +1,19 @@
-"""Tables, transactions, slots in the server's catalog."""
+"""A table in the server's catalog: columns, keys, size; and how a name is resolved."""
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from spark_channel.connectors.base.feed import RetainedLog
 from spark_channel.connectors.base.session_pool import AnswerCache
 from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
 from spark_channel.connectors.sql.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.statements import parsed_name, quoted_name, quoted_parts
+from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
 
 __all__ = [
     "Part",
@@ -24,18 +23,11 @@ __all__ = [
     "described",
     "find_rows",
     "find_table",
-    "kept_bytes",
     "lacking",
     "name_parts",
-    "oldest_of",
-    "retained_logs",
     "same_table",
     "table_names",
-    "table_sql",
 ]
-
-
-# A table in the server's catalog: columns, keys, size; and how a name is resolved.
 
 
 _COLUMNS = """
@@ -415,82 +407,3 @@ def same_table(table: PgTable, name: str) -> str:
         most=most, columns=columns, stored=stored, oid=table.oid, name=literal_sql(name)
     )
     return condition.strip()
-
-
-# Replication slots, and the WAL that each makes the server keep.
-
-
-_SLOTS = """
-SELECT slot_name::text, active, pg_wal_lsn_diff(
-  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn)::bigint
-FROM pg_catalog.pg_replication_slots WHERE {where} ORDER BY slot_name
-"""
-
-
-def retained_logs(session: PgSession) -> list[RetainedLog]:
-    """The logical slots of the session's database that decode with pgoutput."""
-    where = "database = current_database() AND plugin = 'pgoutput' AND NOT temporary"
-    return [
-        RetainedLog(name, active, nbytes)
-        for name, active, nbytes in session.rows(_SLOTS.format(where=where))
-    ]
-
-
-def kept_bytes(session: PgSession, slot: str) -> int | None:
-    """The WAL that one slot makes the server keep; None = there is none, or it is not known."""
-    rows = session.rows(_SLOTS.format(where=f"slot_name = {literal_sql(slot)}"))
-    return None if not rows or rows[0][2] is None else max(0, int(rows[0][2]))
-
-
-def restart_lsn(session: PgSession, slot: str) -> str | None:
-    """Where the WAL begins that a slot makes the server keep."""
-    lsn = session.value(
-        f"SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal_sql(slot)}"  # noqa: S608 - quoted
-    )
-    return None if lsn is None else str(lsn)
-
-
-# Transactions that run, as other sessions can see them.
-
-
-_RUNNING = """
-SELECT l.transactionid::text::bigint, l.pid::bigint, p.gid::text, a.usename::text, a.application_name::text,
-  a.state::text, extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::bigint
-FROM pg_catalog.pg_locks l
-LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = l.transactionid
-WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
-  AND l.transactionid::text::bigint IN ({numbers})
-ORDER BY coalesce(a.xact_start, p.prepared) NULLS LAST, 1
-"""
-"""Locks are shown to every role; of a session of another role, its pid alone, without pg_read_all_stats."""
-_WIDTH = 0xFFFFFFFF
-"""A lock has a transaction's number without its epoch."""
-
-
-def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
-    """Describe the oldest of these transactions, with the statement that ends it; "" when all of them have ended."""
-    if not transactions:
-        return ""
-    numbers = ", ".join(str(transaction & _WIDTH) for transaction in transactions)
-    rows_found = session.rows(_RUNNING.format(numbers=numbers))
-    if not rows_found:
-        return ""
-    number, pid, gid, user, application, state, seconds = rows_found[0]
-    about = [f"user {user}"] if user else []
-    about += [f"application {application!r}"] if application else []
-    about += [str(state)] if state else []
-    who, ends = (
-        (f"prepared as {gid!r}", f"ROLLBACK PREPARED '{gid}' or COMMIT PREPARED '{gid}' ends it")
-        if pid is None
-        else (f"of pid {pid}", f"SELECT pg_terminate_backend({pid}) ends it")
-    )
-    described = f" ({', '.join(about)})" if about else ""
-    age = "" if seconds is None else f", which has been open for {seconds} s"
-    others = f", and for {len(rows_found) - 1} younger ones" if len(rows_found) > 1 else ""
-    return f"transaction {number} {who}{described}{age}{others}. {ends}"
-
-
-def table_sql(schema: str, name: str) -> str:
-    """`schema.name`, quoted."""
-    return f"{quoted_name(schema)}.{quoted_name(name)}"

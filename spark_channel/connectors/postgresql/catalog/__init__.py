@@ -1,0 +1,35 @@
+"""Tables, transactions, slots in the server's catalog."""
+
+from spark_channel.connectors.postgresql.catalog.slots import kept_bytes, retained_logs
+from spark_channel.connectors.postgresql.catalog.tables import (
+    Part,
+    PartReader,
+    PgColumn,
+    PgTable,
+    described,
+    find_rows,
+    find_table,
+    lacking,
+    name_parts,
+    same_table,
+    table_names,
+)
+from spark_channel.connectors.postgresql.catalog.transactions import oldest_of, table_sql
+
+__all__ = [
+    "Part",
+    "PartReader",
+    "PgColumn",
+    "PgTable",
+    "described",
+    "find_rows",
+    "find_table",
+    "kept_bytes",
+    "lacking",
+    "name_parts",
+    "oldest_of",
+    "retained_logs",
+    "same_table",
+    "table_names",
+    "table_sql",
+]
