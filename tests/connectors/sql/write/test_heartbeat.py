@@ -91,7 +91,7 @@ def test_a_commit_without_an_answer_is_reported_as_that(monkeypatch: pytest.Monk
     database: Any = SimpleNamespace(
         options=SimpleNamespace(batch_size=10, is_limited=False),
         verdict=lambda _: Verdict.LOST,
-        way=lambda _claim: way,
+        way=lambda _claim, stages: way,
     )
     with pytest.raises(TargetError, match="the connection is lost"):
         TaskAttempt(database, plan, 0, 0).close()
