@@ -145,9 +145,8 @@ _IN_ONE_LINE = {"one_line", "cell", "short", "len", "many", "_dirty", "_command"
 _OURS = {
     "__version__",
     "page.link",  # with a token of ours
-    *("number", "rows", "rows_per_second", "share", "made.channels", "done", "state", "states"),
+    *("number", "rows", "rows_per_second", "share", "jobs_done", "state", "states"),
     *("source.name", "database.name", "' and '.join(limits) or 'none'"),
-    "', '.join((f'{states[each]} {each}' for each in (_RUNS, _NEEDS, _REFUSED)))",
 }
 """What is put into a line as it is: numbers, and words of this program."""
 
@@ -182,7 +181,7 @@ def test_the_commands_print_texts_from_outside_by_these_functions_only() -> None
     assert raw == []
 
 
-_MADE = {"reads", "writes", "each.maturity", "why", "names"}
+_MADE = {"reads", "writes", "connector.maturity", "why", "names"}
 """Words of this program, and texts that `cell` has made."""
 
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ChannelError, ServiceUnavailableError
 from spark_channel.limits import Request
-from spark_channel.observe.view import View, limit_request
+from spark_channel.observers.view import View, limit_request
 from spark_channel.plain_text import log_of
 from spark_channel.service.discovery import ServiceDirectory
 from spark_channel.service.ended_jobs import ended_jobs

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.observe import close_together, observers, pushed
-from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_text
-from spark_channel.observe.view import LocalView
+from spark_channel.observers import close_together, observers, pushed
+from spark_channel.observers.metrics import CONTENT_TYPE, JobMetrics, prometheus_text
+from spark_channel.observers.view import LocalView
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
@@ -36,7 +36,7 @@ from spark_channel.service.running import note_running, note_stopped
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from spark_channel.observe.metrics import MetricPush
+    from spark_channel.observers.metrics import MetricPush
     from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
 
 __all__ = [

@@ -10,7 +10,7 @@ from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag
 from spark_channel.errors import ChannelError
 from spark_channel.limits import LimitStatus, RateLimiter, StatusRequest
-from spark_channel.observe import is_wanted
+from spark_channel.observers import is_wanted
 from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobColumn, JobSpec, Phase
 from spark_channel.service.launch import serve_here

@@ -113,9 +113,9 @@ SPEAK_HTTP = {
     "connectors/iceberg/catalog.py": "Iceberg's catalog, token",
     "connectors/iceberg/guard.py": "Iceberg's catalog, token",
     "connectors/stream_load/client.py": "Stream Load",
-    "observe/lineage.py": "OpenLineage",
-    "observe/metrics.py": "OpenTelemetry",
-    "observe/notices.py": "notice of a job's end",
+    "observers/lineage.py": "OpenLineage",
+    "observers/metrics.py": "OpenTelemetry",
+    "observers/notices.py": "notice of a job's end",
 }
 
 

@@ -33,7 +33,7 @@ UNUSED = (
 """Parts of these libraries and of this package that a copy does without."""
 OWN = {
     *("arrow_schema", "carrier", "channel", "cli", "clock", "connectors", "datax", "errors"),
-    *("final_errors", "lazy", "limits", "local", "masking", "observe", "option_types", "options"),
+    *("final_errors", "lazy", "limits", "local", "masking", "observers", "option_types", "options"),
     *("pipeline", "plain_text", "planning", "processes", "progress", "requirements", "retry"),
     *("serialization", "service", "signals", "transfers", "transform", "version"),
     "working_directory",

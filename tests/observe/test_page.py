@@ -20,9 +20,9 @@ from spark_channel.errors import ServiceUnavailableError
 from spark_channel.local import LocalEngine
 from spark_channel.local import run as local
 from spark_channel.observe import page as page_module
-from spark_channel.observe import view as view_module
 from spark_channel.observe.page import PageServer, RemoteView
-from spark_channel.observe.view import limit_request
+from spark_channel.observers import view as view_module
+from spark_channel.observers.view import limit_request
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import JobSpec, Phase, Snapshot, TransferReport
 from spark_channel.service import ServiceAddress, ServiceServer, SharedLimit

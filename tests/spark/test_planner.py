@@ -26,6 +26,7 @@ TASKS_ONLY = (
     "spark_channel.cli",
     "spark_channel.limits.coordinator",
     "spark_channel.observe",
+    "spark_channel.observers",
     "spark_channel.pipeline.read",
     "spark_channel.pipeline.transfer",
     "spark_channel.pipeline.write",
@@ -166,6 +167,7 @@ def test_a_task_without_a_limit_loads_none() -> None:
     assert not found & {
         "spark_channel.limits.coordinator",
         "spark_channel.observe",
+        "spark_channel.observers",
         "spark_channel.progress.job",
         "spark_channel.service.jobs",
         "spark_channel.service.limits",

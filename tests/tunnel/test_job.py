@@ -16,13 +16,13 @@ import pytest
 from spark_channel.connectors.base.feed import FeedLag
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.limits import Pause, Resume, SetRates
-from spark_channel.observe.metrics import prometheus_text
+from spark_channel.observers.metrics import prometheus_text
 from spark_channel.progress import JobProgress
 from spark_channel.service import ServiceServer, running
 from spark_channel.service.limits import job_limit
 from spark_channel.tunnel import Delivery, Tunnel, job, positions
 from spark_channel.tunnel.worker import TunnelWorker
-from tests.observe.conftest import receiver
+from tests.observers.conftest import receiver
 
 __all__ = ["receiver"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.observe import metrics
+from spark_channel.observers import metrics
 from spark_channel.progress import JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceServer
 

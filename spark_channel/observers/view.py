@@ -14,7 +14,7 @@ from spark_channel.limits import (
     SetRates,
     StatusRequest,
 )
-from spark_channel.observe.metrics import JobMetrics
+from spark_channel.observers.metrics import JobMetrics
 from spark_channel.progress import JobProgress, JobStatus, Phase, Snapshot
 from spark_channel.progress.report import plain_end
 from spark_channel.progress.speed import SIDES

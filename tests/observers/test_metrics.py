@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 
 from spark_channel.limits import LimitStatus
-from spark_channel.observe.metrics import JobMetrics, prometheus_text
-from spark_channel.observe.notices import Outbox
+from spark_channel.observers.metrics import JobMetrics, prometheus_text
+from spark_channel.observers.notices import Outbox
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer, SharedLimit
 from spark_channel.service.protocol import READ_SCOPE, scoped_token

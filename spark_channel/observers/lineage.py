@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from spark_channel.masking import mask_text
-from spark_channel.observe.notices import Outbox
+from spark_channel.observers.notices import Outbox
 from spark_channel.progress import JobColumn, JobProgress, JobStatus, Phase
 
 __all__ = ["Dataset", "LineageEvents", "dataset_of", "is_configured"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import OptionError
-from spark_channel.observe import Observer, close_together, is_wanted, notices, observers
-from spark_channel.observe.metrics import prometheus_text
-from spark_channel.observe.notices import VARIABLE, FinishNotice, Outbox
+from spark_channel.observers import Observer, close_together, is_wanted, notices, observers
+from spark_channel.observers.metrics import prometheus_text
+from spark_channel.observers.notices import VARIABLE, FinishNotice, Outbox
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceServer
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import OptionError
-from spark_channel.observe.metrics import Family
+from spark_channel.observers.metrics import Family
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, Phase
 

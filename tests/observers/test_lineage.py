@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 import spark_channel
-from spark_channel.observe import lineage
-from spark_channel.observe.lineage import (
+from spark_channel.observers import lineage
+from spark_channel.observers.lineage import (
     Dataset,
     LineageEvents,
     dataset_of,
@@ -332,7 +332,7 @@ def test_a_receiver_that_does_not_answer_delays_the_end_by_a_bounded_time_and_fa
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr("spark_channel.observe.notices._END_SECONDS", 0.3)
+    monkeypatch.setattr("spark_channel.observers.notices._END_SECONDS", 0.3)
     hangs = threading.Event()
     with caplog.at_level(logging.WARNING), ServiceServer() as server:
         (observer,) = server._observers
