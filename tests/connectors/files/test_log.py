@@ -231,10 +231,10 @@ def test_a_listing_during_an_overwrite_is_of_one_state(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The overwrite comes after the manifest was read, and before the files are listed."""
-    from spark_channel.connectors.files import listing
+    from spark_channel.connectors.files import listing, visible_files
 
     write("parquet", target, numbers(1), numbers(2), job="a")
-    original = listing.walk
+    original = visible_files.walk
 
     def late(*args: Any) -> Any:
         monkeypatch.setattr(listing, "walk", original)
