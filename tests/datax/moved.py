@@ -7,7 +7,8 @@ from spark_channel.connectors import Receipt, WriteContext
 from spark_channel.datax import load_job
 from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import begin_transfer, open_transfer
-from spark_channel.transfers.resume import plan_text, transaction_of
+from spark_channel.transfers.resume import plan_text
+from spark_channel.transfers.write_job import transaction_of
 from spark_channel.transform import Refused
 
 
