@@ -20,4 +20,4 @@ def test_a_width_is_measured_once_a_minute() -> None:
         clock.advance(1)
     assert len(asked) == 3
     assert list(dict.fromkeys(found)) == [10, 20, 30]
-    assert pickle.loads(pickle.dumps(width)).of(lambda: 7) == 7, "a copy measures for itself"
+    assert pickle.loads(pickle.dumps(width)).measured(lambda: 7) == 7, "a copy measures for itself"
