@@ -235,7 +235,7 @@ def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSys
             host,
         )
     if is_remote(root):
-        return filesystem(Address.of(root, () if login is None else login.settings)), ""
+        return filesystem(Address.from_uri(root, () if login is None else login.settings)), ""
     if hdfs.is_hdfs(root) and hdfs.is_installed():
         return hdfs.filesystem(root), ""
     if login is not None and root.startswith("s3:"):

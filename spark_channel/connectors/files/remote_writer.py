@@ -59,7 +59,7 @@ class RemoteTarget:
 
     def __init__(self, form: Format, options: FileWriteOptions, location: Location) -> None:
         self.form, self.options, self.place, self.path = form, options, location, location.path
-        self.address = Address.of(
+        self.address = Address.from_uri(
             location.root, () if location.login is None else location.login.settings
         )
         self.shown = location.show()

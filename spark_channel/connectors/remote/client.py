@@ -68,7 +68,7 @@ class Address:
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, root: str, settings: tuple[tuple[str, str], ...] = ()) -> "Address":
+    def from_uri(cls, root: str, settings: tuple[tuple[str, str], ...] = ()) -> "Address":
         """
         Raises:
             ValueError: no host, or a setting that is malformed.

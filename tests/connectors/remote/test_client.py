@@ -27,7 +27,7 @@ Answer = Callable[[str], bytes]
 
 def address(kind: str, port: int, **settings: str) -> Address:
     own = {"user": USER, "password": PASSWORD, "timeout": "2", **settings}
-    return Address.of(f"{kind}://127.0.0.1:{port}", tuple(own.items()))
+    return Address.from_uri(f"{kind}://127.0.0.1:{port}", tuple(own.items()))
 
 
 def ftp_says(

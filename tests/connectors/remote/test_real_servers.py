@@ -51,7 +51,7 @@ class Login(NamedTuple):
         return f"{self.scheme}://127.0.0.1:{self.at.port}{path}"
 
     def connect(self) -> Remote:
-        return connect(Address.of(self.uri(Path("/")), tuple(self.settings.items())))
+        return connect(Address.from_uri(self.uri(Path("/")), tuple(self.settings.items())))
 
     def options(self, kind: str, form: str, path: Path, **more: Any) -> dict[str, Any]:
         login = json.dumps(self.settings)

@@ -1,0 +1,101 @@
+"""A file of the package begins once: one docstring, one logger, no heading behind its first definition."""
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SEVERAL_SECTIONS = {
+    "connectors/kafka/client.py",
+    "connectors/mysql/options.py",
+    "connectors/mysql/protocol.py",
+    "connectors/mysql/write/publish.py",
+    "connectors/mysql/write/small_tables.py",
+    "connectors/postgresql/copy_format.py",
+    "connectors/postgresql/dialect.py",
+    "connectors/postgresql/options.py",
+    "connectors/postgresql/write/publish.py",
+    "connectors/postgresql/write/small_tables.py",
+    "connectors/sql/dialect.py",
+    "connectors/sql/write/encode.py",
+    "connectors/sql/write/publish.py",
+    "connectors/sql/write/target_columns.py",
+}
+"""Files that still hold sections under headings. The list may only shrink: each section becomes a file."""
+
+
+def paths() -> Iterator[Path]:
+    yield from sorted((ROOT / "spark_channel").rglob("*.py"))
+
+
+def headings(text: str) -> list[int]:
+    """Lines of comments that stand alone, between blank lines, behind a file's first definition."""
+    definitions = [
+        statement.lineno
+        for statement in ast.parse(text).body
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    if not definitions:
+        return []
+    lines = ["", *text.splitlines(), ""]
+    comments = [
+        token.start[0]
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT and token.start[1] == 0
+    ]
+    return [
+        line
+        for line in comments
+        if line > definitions[0]
+        and not lines[line - 1].startswith("#")
+        and not next(text for text in lines[line:] if not text.startswith("#")).strip()
+    ]
+
+
+def loggers(tree: ast.Module) -> int:
+    return sum(
+        isinstance(target, ast.Name) and target.id == "_log"
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+    )
+
+
+def test_no_heading_stands_behind_the_first_definition() -> None:
+    several = {
+        path.relative_to(ROOT / "spark_channel").as_posix()
+        for path in paths()
+        if headings(path.read_text("utf-8"))
+    }
+    assert several == SEVERAL_SECTIONS
+
+
+def test_no_file_has_a_second_logger() -> None:
+    assert [str(path) for path in paths() if loggers(ast.parse(path.read_text("utf-8"))) > 1] == []
+
+
+def test_no_function_is_called_of() -> None:
+    assert [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in paths()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "of"
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("def f():\n    pass\n\n\n# Another thought.\n\n\ndef g():\n    pass\n", [5]),
+        ("def f():\n    pass\n\n\n# Another thought,\n# in two lines.\n\nX = 1\n", [5]),
+        ("def f():\n    pass\n\n\n# Why one.\nX = 1\n", []),
+        ("# What follows.\n\n\ndef f():\n    # A step.\n\n    pass\n", []),
+    ],
+)
+def test_a_heading_is_a_comment_alone(text: str, lines: list[int]) -> None:
+    assert headings(text) == lines
