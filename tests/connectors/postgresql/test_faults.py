@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,30 @@ def test_a_server_that_restarts_mid_job_is_waited_for(own_server: PostgresServer
             own_server.restart()
             writer.commit(plan, receipts)
             _expect(pg, range(300))
+
+
+def test_an_attempt_that_cannot_reach_its_staging_ends_without_another_wait(
+    own_server: PostgresServer,
+) -> None:
+    """The end of the job removes what it staged under a limit."""
+    with own_schema(own_server) as pg:
+        _table(pg)
+        writer = pg.writer("t", rowsPerSecond="1M", capacityBytes="1", retryTimeout="4")
+        plan = writer.prepare(pg.context(commit="task"), SCHEMA)
+        writing = writer.open(plan, 0, 1)
+        writing.write(_batch(0, 100))
+        writing.flush()
+        own_server.stop()
+        writing.write(_batch(100, 100))
+        with pytest.raises(TargetError, match="no server answers"):
+            writing.flush()
+        begun = time.monotonic()
+        writing.rollback()
+        assert time.monotonic() - begun < 3
+        own_server.start()
+        assert len(pg.staged()) == 1
+        writer.abort(plan, None)
+        _expect(pg, range(0))
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -579,7 +579,10 @@ class _Held(Generic[S]):
 
     def forget(self) -> None:
         self.take()
-        if self._staged is not None and self._stages:
+        if self._staged is None or not self._stages:
+            return
+        # Where the server is away, the end of the job removes what is staged: no other session is waited for here.
+        if self._connection.session is not None or not self._staged.staging.has_session:
             self._staged.forget()
 
 
