@@ -2,7 +2,7 @@
 # Guess: ADBC's PostgreSQL driver hands `infinity` of a date to Arrow as NULL or the largest date, or refuses it.
 # Happens: the number of its days is moved from 2000 to 1970 and wraps around: `infinity` comes before all other dates.
 # Version: adbc-driver-postgresql 1.13.0, PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/types.py
+# Copes: spark_channel/connectors/postgresql/types/texts.py
 . "$(dirname "$0")/common.bash"
 pip_install adbc-driver-postgresql==1.13.0 adbc-driver-manager==1.13.0 pyarrow==26.0.1
 postgresql 18.4.0

@@ -3,7 +3,7 @@
 #   decimal that it rounds.
 # Happens: it cuts the fraction, and says nothing at all; the decimal beside it is rounded with a note.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/types.py
+# Copes: spark_channel/connectors/mysql/types/encode.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

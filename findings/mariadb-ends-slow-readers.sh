@@ -3,7 +3,7 @@
 # Happens: when it takes nothing for `net_write_timeout`, a minute by default, the server ends the session in the middle of
 #   the result. A backpressure that stops the reading loses the statement.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/session.py
+# Copes: spark_channel/connectors/mysql/session/connection.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

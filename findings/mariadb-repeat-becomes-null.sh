@@ -3,7 +3,7 @@
 # Happens: beyond `max_allowed_packet` REPEAT and CONCAT return NULL, with no more than a warning: a row that is read by an
 #   expression arrives without the value.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/session.py
+# Copes: spark_channel/connectors/mysql/session/connection.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables --max-allowed-packet=1M

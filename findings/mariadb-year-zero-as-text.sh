@@ -2,7 +2,7 @@
 # Guess: a YEAR column stores the text '0' as it stores the number 0.
 # Happens: the number 0 is the year 0000, the text '0' the year 2000. A client that sends values as text changes them.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/types.py
+# Copes: spark_channel/connectors/mysql/types/encode.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

@@ -2,7 +2,7 @@
 # Guess: PostgreSQL refuses a negative number for the unsigned types `oid` and `xid`, as it does any number out of range.
 # Happens: the text -1 is stored as 4294967295, without an error or a notice; 4294967296 is refused.
 # Version: PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/types.py
+# Copes: spark_channel/connectors/postgresql/types/encode.py
 . "$(dirname "$0")/common.bash"
 pip_install psycopg==3.3.9 psycopg-binary==3.3.9
 postgresql 18.4.0

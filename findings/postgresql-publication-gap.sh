@@ -3,7 +3,7 @@
 #   with the publication as it is by then. Or the reader is told of the gap.
 # Happens: each change is decoded with the publication of its own time: those between are missing, and nothing says so.
 # Version: PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/log/tokens.py
+# Copes: spark_channel/connectors/postgresql/log/entries.py
 . "$(dirname "$0")/common.bash"
 pip_install psycopg==3.3.9 psycopg-binary==3.3.9
 postgresql 18.4.0

@@ -3,7 +3,7 @@
 # Happens: a rule that stores them in another table reports its rows as the INSERT's; COPY ignores rules, and stores them
 #   in the table itself.
 # Version: PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/catalog.py
+# Copes: spark_channel/connectors/postgresql/catalog/tables.py
 . "$(dirname "$0")/common.bash"
 pip_install psycopg==3.3.9 psycopg-binary==3.3.9
 postgresql 18.4.0

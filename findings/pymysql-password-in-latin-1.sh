@@ -2,7 +2,7 @@
 # Guess: PyMySQL sends a password in UTF-8, or in the connection's character set, as mysql and Connector/J do.
 # Happens: it encodes a text as Latin-1: a password with an umlaut, which the server hashed as UTF-8, is refused. Bytes pass.
 # Version: PyMySQL 1.2.4, MariaDB 11.4.5
-# Copes: spark_channel/connectors/mysql/session.py
+# Copes: spark_channel/connectors/mysql/session/connection.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5

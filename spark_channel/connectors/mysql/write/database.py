@@ -365,7 +365,7 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
         *,
         written: bool = False,
     ) -> None:
-        """DDL, which only `commit=task` accepts, commits: in `preSql` it ran before the transaction (`preparing`), in
+        """DDL, which only `commit=task` accepts, commits: in `preSql` it ran before the transaction (`around`), in
         `postSql` that is complete.
         """
         if option == "preSql" and self._pre_sql_commits:
