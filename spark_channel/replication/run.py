@@ -14,6 +14,7 @@ from spark_channel.connectors.base.session_pool import keeping_sessions, session
 from spark_channel.errors import (
     ChannelError,
     JobCancelledError,
+    LimitError,
     OptionError,
 )
 from spark_channel.plain_text import log_of
@@ -442,6 +443,8 @@ class _Run:
 
             run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
             self._patiently(run, step, math.inf)  # it may follow for months
+        except LimitError:  # it is of no table
+            raise
         except Exception as error:
             park({copy.stream: error for copy in ready}, outcomes)
         for copy in ready:
@@ -469,6 +472,8 @@ class _Run:
             if self._copies[index].fault:
                 raise OptionError(self._copies[index].fault)
             has_ended = step()
+        except LimitError:  # it is of no table
+            raise
         except Exception as error:
             if self._cancelled:
                 outcome.why = "the run was ended"

@@ -58,8 +58,6 @@ _log = log_of(__name__)
 
 _FLUSH_SECONDS = 2.0
 _LEASE_TIMEOUT = 10.0
-_FOREVER = 1e8
-"""Seconds that work without an end waits for its limit: three years."""
 _GRACE_SECONDS = 0.5
 
 
@@ -320,14 +318,23 @@ _LISTEN_AGAIN = 2.0
 
 
 @contextmanager
-def leased(find: Callable[[], SharedLimitAddress], job: str, name: str) -> Iterator[LeaseLimiter]:
+def leased(
+    find: Callable[[], SharedLimitAddress], job: str, name: str, timeout: float
+) -> Iterator[LeaseLimiter]:
     """What spends a shared limit in a `with` block, for work that goes on when the limit is served again.
 
     `find` returns where it is, now and after each failure: a limit that is served again may have another port.
+    A payment raises `ServiceUnavailableError` when the limit has not answered for `timeout` seconds, 2 at least.
     """
     limit = find()
     client = LeaseClient(
-        limit.service, limit.name, job, name, before=None, timeout=_FOREVER, find=find
+        limit.service,
+        limit.name,
+        job,
+        name,
+        before=None,
+        timeout=max(timeout, _TIMEOUT),
+        find=find,
     )
     try:
         yield client.limiter
@@ -399,6 +406,9 @@ class LeaseClient:
         self.limiter.close()
 
     def join(self, timeout: float) -> None:
+        """Wait until the service knows of the end; not for one that has not answered the last request."""
+        if self.limiter.is_silent:
+            return
         end = SYSTEM_CLOCK.now() + timeout
         self._thread.join(timeout)
         if self._listener is not None and not self._thread.is_alive():

@@ -23,6 +23,7 @@ from spark_channel.errors import (
     ChannelError,
     ChannelLostError,
     FlowError,
+    LimitError,
     SchemaError,
     TunnelError,
     TunnelStoreError,
@@ -500,8 +501,12 @@ class ChannelTurns(ABC):
             and run.source.feed.has_one_schema
         )
         is_missing = error is run.source.feed.missing
+        is_limit_lost = isinstance(error, LimitError) and is_read  # of no channel, so it parks none
         is_final = (
-            has_other_columns or is_missing or (isinstance(error, TunnelError) and not of_range)
+            has_other_columns
+            or is_missing
+            or is_limit_lost
+            or (isinstance(error, TunnelError) and not of_range)
         )
         if self._is_passing(error):
             verdict, wait = run.trouble.no_answer(self._clock.now())

@@ -36,6 +36,8 @@ _HEARTBEAT_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
 _SERVE_SECONDS = 1.0
 """A consumer that ends sooner starts no service."""
+_SHARED_SECONDS = 0.5
+"""How long a look at the shared limit takes at most: the end of a consumer waits for it."""
 _END_SECONDS = 2.0
 """How long the end of a consumer waits for its last report."""
 _SLOWEST = 1e-6
@@ -194,7 +196,7 @@ class ConsumerJob:
                         (status.effective_rows_per_second, status.effective_bytes_per_second)
                     )
         if self._shared is not None:
-            shares = self._shared.look(_END_SECONDS)
+            shares = self._shared.look(_SHARED_SECONDS)
             if shares is not None:
                 server.jobs.find(self._job).set_shared_limits(**shares)
         return max(_REPORT_SECONDS, after or 0.0)

@@ -177,7 +177,8 @@ class TunnelOptions(Options):
     )
     outage_timeout: Annotated[float, Field(ge=0, le=604_800)] | None = Field(
         None,
-        description="seconds that the store or the source may be unavailable before `consume` ends; default: unlimited",
+        description="seconds that store, source or `sharedLimit` may be unavailable before `consume` ends; default: "
+        "unlimited (`sharedLimit` with `drained=True`: 60)",
     )
     shutdown_grace: Annotated[float, Field(ge=0, le=3_600)] = Field(
         8.0, description="seconds that ranges in progress have to finish after SIGTERM"

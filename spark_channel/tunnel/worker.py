@@ -46,6 +46,10 @@ _log = log_of(__name__)
 
 _LOOK_SECONDS = 0.5
 """How often the end looks whether a shared limit still answers."""
+_LOST_LIMIT_SECONDS = 60.0
+"""How long a client that is to end waits for a shared limit that does not answer, unless `outageTimeout` says it."""
+_FOREVER = 1e8
+"""The same for one that has no end: three years."""
 _LEAVE_SECONDS = 5.0
 """How long the end waits for reads that hang in the source: they are daemons, and left behind."""
 
@@ -142,6 +146,7 @@ class TunnelWorker(ChannelTurns):
 
         Raises:
             TunnelError: the tunnel was deleted, or all that is left of it is parked. SystemExit: SIGTERM was received.
+            LimitError: the shared limit did not answer for too long, or refused this client.
             Anything: what the processor or the source raised.
         """
         with SigtermHandler(self._terminate) as sigterm, self._sharing():
@@ -187,8 +192,10 @@ class TunnelWorker(ChannelTurns):
             return
         from spark_channel.service.client import leased
 
-        rate_limiter = self._limit
-        with leased(self._find_shared, self._record.name, self._client.id) as shared:
+        rate_limiter, timeout = self._limit, self._stream.options.outage_timeout
+        if timeout is None:
+            timeout = _LOST_LIMIT_SECONDS if self._drained else _FOREVER
+        with leased(self._find_shared, self._record.name, self._client.id, timeout) as shared:
             self._lease = shared
             self._limit = (
                 shared if rate_limiter is None else CombinedLimiter([rate_limiter, shared])

@@ -29,6 +29,7 @@ from spark_channel.service import ServiceServer, running
 from spark_channel.tunnel import Tunnel
 from tests.cli.test_run import run
 from tests.servers.mariadb import BINLOG, MariadbServer
+from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
 
 Row = dict[str, Any]
@@ -770,3 +771,24 @@ def test_versions_are_in_the_order_of_the_changes_when_the_log_s_clock_is_set_ba
     assert versions[2][0] <= ends[2]
     # A delivery that is written at a second try begins where it would have begun at the first.
     assert versions[2][0] - versions[1][0] == timedelta(microseconds=1)
+
+
+def test_a_shared_limit_that_does_not_answer_parks_no_table(
+    followed: Followed, tmp_path: Path
+) -> None:
+    """It is of no table: the run says where the limit is looked for, and ends as one to be repeated."""
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
+    token, file, limit = tmp_path / "token", tmp_path / "f.json", f"127.0.0.1:{free_port()}/lost"
+    token.write_text("t" * 32)
+    source = {**followed.source, "outageTimeout": "2"}
+    file.write_text(json.dumps({**followed.file, "source": source}))
+    said = run(
+        *("replicate", str(file), "--once", "--shared-limit", limit),
+        code=1,
+        SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE=str(token),
+    )
+    assert "limit 'lost' has not answered for" in said
+    assert limit.removesuffix("/lost") in said
+    assert "parked" not in said
+    assert followed.run().rows == 1
+    assert followed.rows("a", "id, n, s") == [(1, 1, "x")]

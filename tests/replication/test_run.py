@@ -19,6 +19,7 @@ from spark_channel.errors import (
     ChannelError,
     JobFileError,
     OptionError,
+    ServiceUnavailableError,
     SourceError,
     TargetError,
 )
@@ -31,6 +32,7 @@ from spark_channel.replication.status import TableStatus, status_of
 from spark_channel.replication.table_run import writer_of
 from spark_channel.replication.tables import find_tables
 from spark_channel.testing.clock import VirtualClock
+from tests.servers.ports import free_port
 
 KEY = "0123456789abcdef0123"
 
@@ -879,3 +881,15 @@ def test_the_last_update_key_is_not_written_again_by_a_run_that_was_overtaken(
     report = shop.replicate(streams)
     assert "another run has published meanwhile" in why(report)
     assert shop.rows("SELECT id, day FROM e ORDER BY id") == [(1, 5), (2, 6)]
+
+
+def test_a_shared_limit_that_does_not_answer_ends_a_run_and_parks_no_table(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, address = shop.folder / "token", f"127.0.0.1:{free_port()}"
+    token.write_text("t" * 32)
+    monkeypatch.setenv("SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE", str(token))
+    with pytest.raises(ServiceUnavailableError, match=f"'lost' has not answered for .*{address}"):
+        shop.replicate({"users": {}, "audit_log": {}}, shared_limit=f"{address}/lost")
+    assert "parked" not in caplog.text
+    assert states(shop.replicate({"users": {}})) == {"users": "done"}

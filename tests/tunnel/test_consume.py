@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_channel.errors import TunnelError
+from spark_channel.errors import LimitError, ServiceUnavailableError, TunnelError
 from spark_channel.limits.messages import LimitStatus
 from spark_channel.service import SharedLimit
+from spark_channel.service.client import leased
+from spark_channel.service.shared_limit import find_shared_limit
 from spark_channel.testing.comparison import held_resources
-from spark_channel.tunnel import Delivery, Tunnel
+from spark_channel.tunnel import Delivery, Tunnel, worker
 from spark_channel.tunnel.records import ChannelState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,6 +202,71 @@ def test_a_client_whose_shared_limit_is_lost_ends_at_once(shop: Path) -> None:
     keeper = Keeper()
     tunnel_of(shop).consume(keeper, drained=True)
     assert keeper.rows == Counter(range(1, 1001))
+
+
+@pytest.mark.parametrize("bound", ["default", "outageTimeout"])
+def test_a_client_that_is_to_end_waits_for_a_lost_shared_limit_for_so_long(
+    shop: Path, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the limit's address and the time; no channel is parked, and the rows come with the next client."""
+    options = {"outageTimeout": "2"} if bound == "outageTimeout" else {}
+    if bound == "default":
+        monkeypatch.setattr(worker, "_LOST_LIMIT_SECONDS", 2.0)
+    with SharedLimit("orders-db", 20) as limit:  # 1000 rows last 50 s
+        address = limit.address.removesuffix("/orders-db")
+        tunnel = tunnel_of(shop, sharedLimit="orders-db", **options)
+        tunnel.create()
+
+        def process(delivery: Delivery) -> None:
+            for _ in delivery.batches:
+                limit.stop()
+
+        said = rf"'orders-db' has not answered for [2-9] s.*{address}.*limits serve orders-db"
+        with pytest.raises(ServiceUnavailableError, match=said):
+            tunnel.consume(process, drained=True)
+    keeper = Keeper()
+    tunnel_of(shop).consume(keeper, drained=True)
+    assert keeper.rows == Counter(range(1, 1001))
+
+
+def test_a_client_that_a_shared_limit_refuses_parks_nothing(shop: Path) -> None:
+    with SharedLimit("orders-db", 20) as limit:
+        tunnel = tunnel_of(shop, sharedLimit=limit.address, sharedLimitToken="wrong")
+        tunnel.create()
+        with pytest.raises(LimitError, match="the token is wrong"):
+            tunnel.consume(lambda delivery: [*delivery.batches], drained=True)
+    keeper = Keeper()
+    tunnel_of(shop).consume(keeper, drained=True)
+    assert keeper.rows == Counter(range(1, 1001))
+
+
+def test_the_end_does_not_wait_for_a_shared_limit_that_does_not_answer() -> None:
+    """Its last message is not answered either: a thread that nobody waits for sends it."""
+    command = [sys.executable, "-m", "spark_channel.cli", "limits", "serve", "frozen"]
+    log, heard = logging.getLogger("spark_channel"), _Heard("the work waits for it")
+    log.addHandler(heard)
+    with subprocess.Popen(
+        [*command, "--rows-per-second", "20"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as serving:
+        try:
+            assert serving.stdout is not None
+            assert "frozen" in serving.stdout.readline()
+            granted = threading.Event()
+            with leased(lambda: find_shared_limit("frozen"), "orders", "client", 60) as limiter:
+                first, rest = limiter.pay(1, 0, granted.set), limiter.pay(1000, 0, granted.set)
+                while first.remaining().seconds:
+                    assert granted.wait(30)
+                    granted.clear()
+                serving.send_signal(signal.SIGSTOP)
+                assert heard.event.wait(30)
+                rest.cancel()
+            sending = [each for each in threading.enumerate() if each.name == "spark-channel-lease"]
+            assert len(sending) == 1
+        finally:
+            serving.kill()
+            log.removeHandler(heard)
+    sending[0].join(30)
+    assert not sending[0].is_alive()
 
 
 def test_a_tunnel_of_what_is_there_ends_terminated(shop: Path) -> None:
