@@ -12,6 +12,7 @@ from spark_channel.cli.endpoints import Half, add_option, parse_options, parse_p
 from spark_channel.cli.plan import show_plan, without_pandas
 from spark_channel.cli.run import JobRun, RunOptions, carry_out_jobs
 from spark_channel.cli.text import say
+from spark_channel.connectors.base.overlap import MOST_COUNTED
 from spark_channel.connectors.base.registry import (
     describe,
     find_connector,
@@ -19,7 +20,6 @@ from spark_channel.connectors.base.registry import (
     is_database,
     load_writer,
 )
-from spark_channel.connectors.base.stored import MOST_COUNTED
 from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.datax import LoadedJob
 from spark_channel.errors import ChannelError, OptionError

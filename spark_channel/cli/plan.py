@@ -17,9 +17,9 @@ import typer
 
 from spark_channel.cli.text import cell, json_line, say, say_indented
 from spark_channel.connectors import find_connector, load_reader, load_writer
+from spark_channel.connectors.base.overlap import server_facts
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.connectors.base.session_pool import keeping_sessions
-from spark_channel.connectors.base.stored import server_facts
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.plain_text import one_line

@@ -15,7 +15,7 @@ from spark_channel.signals import ending_on_sigterm
 from spark_channel.transfers.fan_out import carry_out
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.base.together import SmallTable, Together
+    from spark_channel.connectors.base.small_tables import SmallTable, Together
     from spark_channel.service.jobs import JobListener
 
 __all__ = [

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from spark_channel.connectors.base.session_pool import sessions
-from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
+from spark_channel.connectors.base.small_tables import MOST_BYTES, SmallTable, Together
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import ChannelError

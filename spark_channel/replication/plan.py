@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import WriteContext
+from spark_channel.connectors.base.overlap import server_facts
 from spark_channel.connectors.base.session_pool import keeping_sessions
-from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.errors import ChannelError
 from spark_channel.replication.config import Limit, Replication

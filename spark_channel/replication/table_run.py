@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.claims import Follows, StreamProgress
 from spark_channel.connectors.base.contract import is_row_refusal
-from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.base.small_tables import SmallTable, Together
 from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import (
     BatchRefusedError,

@@ -14,8 +14,8 @@ from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.definition import ForeignKeyDefinition
+from spark_channel.connectors.base.overlap import Overlap, most_overlap, overlap
 from spark_channel.connectors.base.session_pool import keeping_sessions
-from spark_channel.connectors.base.stored import Overlap, most_overlap, overlap
 from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.write.job import SqlWriter

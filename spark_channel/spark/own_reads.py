@@ -22,7 +22,7 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.errors import ServiceUnavailableError, SourceError
 from spark_channel.plain_text import log_of
 from spark_channel.processes import alive, driver_pid, pid_namespace, started

@@ -32,7 +32,7 @@ from spark_channel.spark.worker import (
 from spark_channel.transfers.limits import is_limited
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.base.stored import Stored
+    from spark_channel.connectors.base.overlap import Stored
     from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, find_connector
+from spark_channel.connectors.base.overlap import Overlap, Stored, most_overlap
 from spark_channel.connectors.base.registry import describe, experiment_remark
-from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, TargetError
 from spark_channel.final_errors import first_original
 from spark_channel.options import WriteOptions

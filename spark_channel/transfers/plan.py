@@ -26,12 +26,12 @@ from spark_channel.connectors import (
 from spark_channel.connectors.base.compaction import FEW_BYTES, FEW_ROWS
 from spark_channel.connectors.base.contract import NativeRows
 from spark_channel.connectors.base.definition import Defines
+from spark_channel.connectors.base.overlap import Overlap, Stored, most_overlap
 from spark_channel.connectors.base.registry import (
     all_connectors,
     describe,
     experiment_remark,
 )
-from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.masking import MASK, mask_url, without_login
 from spark_channel.options import WriteOptions

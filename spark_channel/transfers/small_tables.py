@@ -9,7 +9,7 @@ from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK, utc_now
 from spark_channel.connectors.base.registry import describe
-from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
+from spark_channel.connectors.base.small_tables import MOST_BYTES, SmallTable, Together
 from spark_channel.errors import ChannelError, JobCancelledError, SourceError
 from spark_channel.options import CommonOptions
 from spark_channel.plain_text import log_of

@@ -12,8 +12,8 @@ import pyarrow as pa
 from spark_channel.arrow_schema import InexactError, cast_exactly, conform
 from spark_channel.connectors import Health, Read, Reader, WriteContext, load_writer
 from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.base.registry import find_connector
-from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ChannelError, SchemaError, UnsupportedError
 from spark_channel.final_errors import of_input
 from spark_channel.pipeline import TransferSource

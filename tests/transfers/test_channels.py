@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel import transfer
 from spark_channel.connectors import load_reader, load_writer
-from spark_channel.connectors.base.stored import FreeConnections
+from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.errors import ChannelError
 from spark_channel.transfers.channels import channel_bound
 from tests.servers.mariadb import MariadbServer

@@ -17,7 +17,7 @@ import pytest
 import spark_channel
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.session_pool import keeping_sessions
-from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.base.small_tables import SmallTable, Together
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.connectors.postgresql.write import small_tables as publishing
 from spark_channel.connectors.postgresql.write.small_tables import PostgresTogether

@@ -13,7 +13,7 @@ from spark_channel.options import CommitMode, Options
 from spark_channel.requirements import check_versions
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.base.together import Together
+    from spark_channel.connectors.base.small_tables import Together
 
 __all__ = [
     "AT_LEAST_ONCE",

@@ -19,7 +19,7 @@ from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
-from spark_channel.connectors.base.stored import FreeConnections, Stored
+from spark_channel.connectors.base.overlap import FreeConnections, Stored
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split

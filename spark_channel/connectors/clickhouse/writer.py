@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext, WritePlan
-from spark_channel.connectors.base.stored import MOST_COUNTED, Stored, counted
+from spark_channel.connectors.base.overlap import MOST_COUNTED, Stored, counted
 from spark_channel.connectors.clickhouse.options import ClickhouseWriteOptions
 from spark_channel.connectors.clickhouse.reader import (
     ClickhouseDialect,
@@ -26,7 +26,7 @@ from spark_channel.connectors.records.direct_writer import (
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.session import split_script
 from spark_channel.connectors.sql.statements import only_name
-from spark_channel.connectors.sql.stored import stored_table
+from spark_channel.connectors.sql.stored_tables import stored_table
 from spark_channel.errors import SchemaError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.lazy import compute as pc

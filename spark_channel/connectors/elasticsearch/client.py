@@ -18,7 +18,7 @@ from spark_channel.connectors.base.network import (
     untrusted,
     whole,
 )
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.elasticsearch.options import ElasticAddress
 from spark_channel.errors import ChannelError
 from spark_channel.masking import without_login

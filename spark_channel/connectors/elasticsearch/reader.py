@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.elasticsearch.client import Server, path_of, stored_at
 from spark_channel.connectors.elasticsearch.options import ElasticReadOptions
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema

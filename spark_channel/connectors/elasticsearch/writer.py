@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WritePlan
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.elasticsearch.client import Server, path_of, stored_at
 from spark_channel.connectors.elasticsearch.options import ElasticWriteOptions
 from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink

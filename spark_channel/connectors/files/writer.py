@@ -28,7 +28,7 @@ from spark_channel.connectors.base.compaction import Compaction, are_few
 from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.connectors.base.definition import notes_of, with_not_null, with_notes
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
-from spark_channel.connectors.base.stored import MOST_COUNTED
+from spark_channel.connectors.base.overlap import MOST_COUNTED
 from spark_channel.connectors.files.credentials import StorageCredentials
 from spark_channel.connectors.files.file_errors import reading, writing
 from spark_channel.connectors.files.file_names import OwnedFileNames, new_attempt, run_name

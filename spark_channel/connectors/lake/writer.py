@@ -23,7 +23,7 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.base.definition import notes_of, with_not_null
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, overlap
-from spark_channel.connectors.base.stored import counted
+from spark_channel.connectors.base.overlap import counted
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.file_errors import writing
 from spark_channel.connectors.lake.columns import check_no_char, find_names, match

@@ -22,7 +22,7 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.mongodb.options import MongoAddress, MongoWriteOptions
 from spark_channel.connectors.records.conversion import text_of
 from spark_channel.errors import ChannelError, OptionError, SchemaError

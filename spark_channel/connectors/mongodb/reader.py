@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Read
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.mongodb.client import (
     Documents,
     connected,

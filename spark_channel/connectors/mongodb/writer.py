@@ -12,7 +12,7 @@ from pymongo import ReplaceOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from spark_channel.connectors.base.contract import WriteContext, WritePlan
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.mongodb.client import (
     Documents,
     Encoder,

@@ -17,8 +17,8 @@ import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
 from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.session_pool import AnswerCache, sessions
-from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.postgresql.copy_format import (
     HEADER,
     TRAILER,

@@ -20,7 +20,7 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
     Writer,
 )
-from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
+from spark_channel.connectors.base.overlap import Overlap, Stored, most_overlap
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import Amount, CommitMode, WriteOptions
 from spark_channel.plain_text import log_of

@@ -16,7 +16,7 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
 )
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
-from spark_channel.connectors.base.stored import MOST_COUNTED, counted
+from spark_channel.connectors.base.overlap import MOST_COUNTED, counted
 from spark_channel.connectors.files.file_names import new_attempt
 from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Rejected, Sink
 from spark_channel.connectors.redis.client import connected, explained, is_of_row, is_passing

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("redis")
 
 from spark_channel.connectors import FetchSize, WriteContext
-from spark_channel.connectors.base.stored import MOST_COUNTED
+from spark_channel.connectors.base.overlap import MOST_COUNTED
 from spark_channel.datax import load_job
 from spark_channel.errors import (
     ChannelError,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.base.stored import MOST_COUNTED
+from spark_channel.connectors.base.overlap import MOST_COUNTED
 from spark_channel.connectors.sql.write.file_database import FilePlan
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError

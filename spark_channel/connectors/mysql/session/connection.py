@@ -12,9 +12,9 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.server_url import is_of_this_machine
 from spark_channel.connectors.base.session_pool import sessions
-from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.mysql.options import (
     ALL_ROWS,
     LEAST,

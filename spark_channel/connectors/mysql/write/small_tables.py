@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK, utc_text
 from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.base.small_tables import SmallTable, Together
 from spark_channel.connectors.mysql.definition import on_table, read_definitions
 from spark_channel.connectors.mysql.dialect import (
     CatalogRows,

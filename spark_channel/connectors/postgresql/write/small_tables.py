@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK, utc_text
 from spark_channel.connectors.base.contract import Reader, Writer, native_batch, native_data
 from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.base.small_tables import SmallTable, Together
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
 from spark_channel.connectors.postgresql.copy_format import CopyRows, copy_rows
 from spark_channel.connectors.postgresql.definition import defined

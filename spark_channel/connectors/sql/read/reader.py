@@ -27,8 +27,8 @@ from spark_channel.connectors.base.definition import (
 )
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.base.health import RowCost
+from spark_channel.connectors.base.overlap import FreeConnections, Stored
 from spark_channel.connectors.base.session_pool import sessions
-from spark_channel.connectors.base.stored import FreeConnections, Stored
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.options import SqlReadOptions
@@ -41,7 +41,7 @@ from spark_channel.connectors.sql.read.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.read.splits import split_conditions
 from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.statements import name_readings
-from spark_channel.connectors.sql.stored import stored_in, stored_query, stored_table
+from spark_channel.connectors.sql.stored_tables import stored_in, stored_query, stored_table
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.stored import FreeConnections
+from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.errors import ChannelError
 from spark_channel.masking import mask_statement, without_frames
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from spark_channel.clock import utc_text
 from spark_channel.connectors.base import claims as rules
 from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity
-from spark_channel.connectors.base.together import SmallTable
+from spark_channel.connectors.base.small_tables import SmallTable
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, COLUMNS, TASKS, claim_of
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.errors import TargetError

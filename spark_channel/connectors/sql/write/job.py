@@ -24,10 +24,10 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.base.definition import Defines
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
-from spark_channel.connectors.base.stored import MOST_COUNTED, FreeConnections, Stored, counted
+from spark_channel.connectors.base.overlap import MOST_COUNTED, FreeConnections, Stored, counted
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import BY_ITSELF, S, split_script
-from spark_channel.connectors.sql.stored import stored_in
+from spark_channel.connectors.sql.stored_tables import stored_in
 from spark_channel.connectors.sql.write import new_file
 from spark_channel.connectors.sql.write.attempt import open_attempt
 from spark_channel.connectors.sql.write.claim_tables import TASKS, is_own_table

@@ -1,10 +1,10 @@
 """A write whose source is its own target: with `commit=job` its rows are staged, with `commit=task` it is refused."""
 
 from spark_channel.connectors.base.contract import WriteContext
-from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
+from spark_channel.connectors.base.overlap import Overlap, Stored, most_overlap
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import S
-from spark_channel.connectors.sql.stored import stored_table
+from spark_channel.connectors.sql.stored_tables import stored_table
 from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.ledger import usual_commit
 from spark_channel.connectors.sql.write.plan import WAYS, WriteTarget

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from spark_channel.connectors.base import claims as rules
 from spark_channel.connectors.base.claims import Identity
 from spark_channel.connectors.base.contract import Reader, Writer
-from spark_channel.connectors.base.together import SmallTable
+from spark_channel.connectors.base.small_tables import SmallTable
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.write.database import WriteDatabase

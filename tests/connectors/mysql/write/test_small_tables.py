@@ -19,7 +19,7 @@ import pytest
 
 import spark_channel
 from spark_channel.clock import utc_now
-from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.base.small_tables import SmallTable, Together
 from spark_channel.connectors.mysql.session import LostConnectionError, MysqlWriteSession
 from spark_channel.connectors.mysql.write import small_tables as publishing
 from spark_channel.connectors.mysql.write.publish import table_lock

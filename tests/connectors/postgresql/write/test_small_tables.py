@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import spark_channel
-from spark_channel.connectors.base.together import SmallTable
+from spark_channel.connectors.base.small_tables import SmallTable
 from spark_channel.connectors.postgresql.write.small_tables import PostgresTogether
 from spark_channel.replication import ReplicationReport
 from tests.servers.postgres import PostgresServer

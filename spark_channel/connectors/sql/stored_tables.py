@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.overlap import Stored
 from spark_channel.connectors.base.types import Node, exp, sqlglot
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.session import Session
