@@ -262,7 +262,7 @@ Tunnel("shop", source, store=store).consume(process, threads=2, drained=drained)
 """
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(
     shop: Shop, tmp_path: Path
 ) -> None:

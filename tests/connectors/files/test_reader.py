@@ -288,7 +288,7 @@ def test_files_are_open_only_while_they_are_read(tmp_path: Path, form: str) -> N
         next(batches)
     list(reader.read(splits[0]))
     assert open_files(path) == 0
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 @pytest.mark.parametrize("form", FORMATS)
