@@ -53,13 +53,14 @@ def test_connectors_take_the_options_that_a_job_becomes(
     for spec in load_job(path, all_content=True).specs:
         for half, end in _ends(spec):
             connector = find_connector({half: end.name}, half)
-            cls = connector.reader_class() if half == "reader" else connector.writer_class()
             options = {
                 key: value
                 for key, value in end.options.items()
                 if not str(value).startswith("${file:")
             }
-            _, warnings = cls.Options.parse({half: end.name, **options}, connector=end.name)
+            _, warnings = connector.options_class(half).parse(
+                {half: end.name, **options}, connector=end.name
+            )
             assert warnings == []
 
 
