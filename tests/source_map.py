@@ -20,7 +20,7 @@ _ROW = re.compile(r"^\| `([\w/]+\.py)` \| (?:`([\w/]+\.py)`|none) \| (.*) \|$", 
 HEAD = f"""{BEGINS}
 
 The test of a file is in the same folder below `tests/`, with `test_` before its name. "none": no file has that name;
-those that import the source most stand beside it. Written by `python -m tests.source_map`.
+those that import the source most are beside it. Written by `python -m tests.source_map`.
 
 | Source | Its test | Other tests that import it |
 |---|---|---|

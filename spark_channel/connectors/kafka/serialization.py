@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from spark_channel.connectors.files.formats.json import JsonEncoder, JsonFormat
-from spark_channel.connectors.files.formats.text_encode import value_text
+from spark_channel.connectors.files.formats.text_encode import has_bytes, value_text
 from spark_channel.connectors.files.options import JsonWriteOptions
 from spark_channel.connectors.kafka.options import KafkaReadOptions, KafkaWriteOptions
 from spark_channel.connectors.records import Columns
@@ -219,24 +219,14 @@ def record_maker(options: KafkaWriteOptions, schema: pa.Schema) -> "_OwnColumns 
     )
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
-
-
 class _OwnColumns:
     """Rows with Kafka's own columns, as Spark's sink takes them."""
 
     def __init__(self, options: KafkaWriteOptions, schema: pa.Schema) -> None:
         self._options = options
         checks = {
-            "value": (_is_bytes, "STRING or BINARY"),
-            "key": (_is_bytes, "STRING or BINARY"),
+            "value": (has_bytes, "STRING or BINARY"),
+            "key": (has_bytes, "STRING or BINARY"),
             "topic": (
                 lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
                 "STRING",
@@ -314,7 +304,7 @@ def _is_headers(kind: pa.DataType) -> bool:
     return (
         set(parts) == set(HEADERS.value_type.names)
         and types.is_string(parts["key"])
-        and _is_bytes(parts["value"])
+        and has_bytes(parts["value"])
     )
 
 

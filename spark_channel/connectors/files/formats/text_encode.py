@@ -12,6 +12,7 @@ from spark_channel.transform.time_patterns import TimePattern
 __all__ = [
     "LONG_VALUE",
     "compressed",
+    "has_bytes",
     "has_text_form",
     "is_long",
     "join_lines",
@@ -112,7 +113,7 @@ def join_lines(lines: pa.Array) -> bytes:
 
 def is_long(values: pa.Array) -> bool:
     """Whether `values`, of one row, are a text or binary value that is encoded in chunks."""
-    return _has_bytes(values.type) and values.nbytes > LONG_VALUE
+    return has_bytes(values.type) and values.nbytes > LONG_VALUE
 
 
 def row_pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
@@ -131,13 +132,14 @@ def row_pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
 def _long_rows(batch: pa.RecordBatch) -> list[int]:
     rows: set[int] = set()
     for values in batch.columns:
-        if _has_bytes(values.type) and values.nbytes > LONG_VALUE:
+        if has_bytes(values.type) and values.nbytes > LONG_VALUE:
             lengths = pc.fill_null(pc.binary_length(values), 0)
             rows.update(pc.indices_nonzero(pc.greater(lengths, LONG_VALUE)).to_pylist())
     return sorted(rows)
 
 
-def _has_bytes(kind: pa.DataType) -> bool:
+def has_bytes(kind: pa.DataType) -> bool:
+    """Whether a value of this type is a text or bytes as they are written to a file or a message."""
     types = pa.types
     return bool(
         types.is_string(kind)
