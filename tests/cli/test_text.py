@@ -38,8 +38,9 @@ def test_a_value_without_a_json_form_is_its_text() -> None:
 
 
 def test_a_table_wider_than_a_pipe_shows_each_row_as_a_block(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     table = Table("table", *(f"column_{number}" for number in range(12)), "empty")
     table.add_row("shop.orders", *(f"value_{number}" for number in range(12)), "")
     print_table(table)
