@@ -35,7 +35,7 @@ _LINES = 0.98
 
 _ALWAYS = (
     "tests/test_",  # of the whole repository: layers, names, pages, options, secrets
-    "tests/limits/test_any_history.py",
+    "tests/limits/test_coordinator_any_history.py",
     "tests/cli/test_copying.py::test_a_file_goes_to_a_database_and_on_to_files",
     "tests/cli/test_copying.py::test_tables_of_postgresql",
     "tests/connectors/mysql/write/test_database.py",
@@ -49,7 +49,7 @@ _NOT_QUICK = (
     "tests/test_install.py",
     "tests/test_site.py",
     "tests/notebooks/",
-    "tests/hosts/",
+    "tests/behaviour/hosts/",
     # Servers and programs that `make test` does not install.
     "tests/connectors/postgresql/test_versions.py",
 )

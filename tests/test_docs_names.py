@@ -306,7 +306,7 @@ def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:
     for section in sections:
         title = section.splitlines()[0]
         named = re.findall(r'BENCH=(?:"([\w ]+)"|(\w+))', section)
-        is_counted = "`tests/growth`" in section
+        is_counted = "`tests/behaviour/growth`" in section
         assert named or is_counted or "`make soak`" in section, f"{title}: no command"
         assert {name for some in named for name in " ".join(some).split()} <= there, title
 
@@ -320,7 +320,7 @@ HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"
 def test_what_a_page_on_the_code_names_is_there(page: Path) -> None:
     """Its names are relative to the package, where they are not of tests or of the project."""
     names = re.findall(r"`([\w.]+/[\w./]*|\w+\.(?:py|toml))`", text_of(page))
-    of_any_folder = {"dialect.py", "types.py", "health.py", "reader.py", "test_contract.py"}
+    of_any_folder = {"dialect.py", "types.py", "health.py", "reader.py"}
     missing = {
         name
         for name in {*names} - of_any_folder

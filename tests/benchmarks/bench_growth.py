@@ -1,9 +1,9 @@
 """One more job after half a million: its CPU and memory beside those of the first, on each kind of target.
 
-`tests.growth.aged` makes the targets in the product's own form. A folder is compared with deltalake's append to a table
-of as many files, an Iceberg table with pyiceberg's append at the same number of snapshots. All in this process, in
-turns; peaks of memory are those of a process for each job. Needs PostgreSQL, MariaDB and Redis; `.ci/servers`
-installs them.
+`tests.behaviour.growth.aged` makes the targets in the product's own form. A folder is compared with deltalake's append
+to a table of as many files, an Iceberg table with pyiceberg's append at the same number of snapshots. All in this
+process, in turns; peaks of memory are those of a process for each job. Needs PostgreSQL, MariaDB and Redis;
+`.ci/servers` installs them.
 """
 
 import itertools
@@ -23,9 +23,9 @@ from typing import Any
 import pyarrow as pa
 
 import spark_channel
+from tests.behaviour.growth.aged import NAME, VERSIONS, age_delta, age_folder, age_redis, age_sql
 from tests.benchmarks.followed import many_followed
 from tests.benchmarks.harness import Row, alternate, print_table, ratio
-from tests.growth.aged import NAME, VERSIONS, age_delta, age_folder, age_redis, age_sql
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 

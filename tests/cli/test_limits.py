@@ -17,7 +17,7 @@ from spark_channel.cli.limits import limits
 from spark_channel.errors import OptionError
 from spark_channel.limits import Join, UnreachablePolicy
 from spark_channel.service import LimitControl, SharedLimit
-from tests.cli.test_cli import ROOT, run
+from tests.behaviour.commands.test_as_typed import ROOT, run
 from tests.servers.postgres import PostgresServer
 from tests.service.helpers import serve_limit, wait_for
 

@@ -14,11 +14,11 @@ import pytest
 from spark_channel.cli.reach import KINDS, reach
 from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.planning import Endpoint, TransferSpec
+from tests.behaviour.datax.test_as_datax import to_pg
 from tests.cli.cpu import cpu_of, imports
 from tests.cli.test_run import CLI, ROOT
 from tests.cli.typed import into_sqlite, made_up, typed, write_job
 from tests.connectors.postgresql.conftest import Pg, own_schema
-from tests.datax.test_as_datax import to_pg
 from tests.servers.postgres import PostgresServer
 
 CORPUS = ROOT / "tests" / "datax" / "corpus"

@@ -151,7 +151,7 @@ def test_what_a_task_refused_is_in_its_receipt() -> None:
 
 
 def test_reasons_are_counted_by_kind_and_samples_show_each_kind() -> None:
-    """On SQLite, PostgreSQL and MySQL: tests/connectors/sql/test_refused_reasons.py."""
+    """On SQLite, PostgreSQL and MySQL: tests/behaviour/reports/test_refused_reasons.py."""
     log = DirtyLog(DirtyBudget(DirtyLimit(None)), 0, 0)
     for number in range(500):
         log.refuse(batch(number, 1), f"Duplicate entry 'a-{number}b' for key 'PRIMARY'")

@@ -105,7 +105,7 @@ class RemoteDriver:
 
 
 def _enter(namespace: str) -> None:
-    """Be on another host, see `tests.hosts`; before this process has threads."""
+    """Be on another host, see `tests.behaviour.hosts`; before this process has threads."""
     with open(namespace) as file:  # noqa: PTH123 - a handle of the kernel's
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0) != 0:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")

@@ -380,7 +380,7 @@ def test_bad_input_is_refused_before_a_row_moves(
         transfer(spark, reader, writer, **more)
 
 
-@pytest.mark.soak  # tests/spark/test_database_faults.py has the same deaths
+@pytest.mark.soak  # tests/behaviour/faults/test_database_faults.py has the same deaths
 def test_tasks_that_die_are_tried_again_and_count_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.transfer_faults", str(tmp_path)],

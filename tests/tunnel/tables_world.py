@@ -15,7 +15,7 @@ from spark_channel.errors import TunnelError
 from spark_channel.planning import Split
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.source import StreamSource
-from tests.tunnel.test_consume import run
+from tests.tunnel.test_worker_consume import run
 
 Key = tuple[str, int]
 """A delivery's channel and sequence."""

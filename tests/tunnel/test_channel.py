@@ -24,8 +24,8 @@ from spark_channel.tunnel.records import ChannelState, Client
 from spark_channel.tunnel.source import StreamSource
 from spark_channel.tunnel.store import SqliteStore, SqlStore
 from tests.tunnel.test_client import Heard, locked
-from tests.tunnel.test_consume import ROOT, Keeper, fill, run, tunnel_of
 from tests.tunnel.test_store import ORDERS
+from tests.tunnel.test_worker_consume import ROOT, Keeper, fill, run, tunnel_of
 from tests.tunnel.world import channels
 
 __all__ = ["shop"]

@@ -11,7 +11,7 @@ from spark_channel.errors import ChannelError, ChannelLostError, FlowError, Tunn
 from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import ClientState, Delivery, Processor, TunnelReader
 from spark_channel.tunnel.client import ChannelHost, TunnelClient
-from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
+from tests.tunnel.test_worker_consume import Keeper, fill, run, tunnel_of
 
 __all__ = ["shop"]
 

@@ -23,7 +23,7 @@ from spark_channel.tunnel.positions import CheckpointPositions, Offset
 from spark_channel.tunnel.records import ChannelState
 from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource
-from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
+from tests.tunnel.test_worker_consume import Keeper, fill, run, tunnel_of
 
 __all__ = ["shop"]
 

@@ -21,8 +21,8 @@ from spark_channel.connectors.http.client import _retry_after
 from spark_channel.datax import load_job
 from spark_channel.errors import JobFileError, OptionError, SourceError
 from spark_channel.testing import reader_conformance
+from tests.behaviour.datax.test_end_to_end import carry_out
 from tests.datax.conftest import make_job
-from tests.datax.test_end_to_end import carry_out
 from tests.servers.rogue import rogue, self_signed
 from tests.servers.web import Answer, Asked, WebServer, as_json, web_server
 

@@ -14,8 +14,8 @@ from spark_channel.errors import ChannelError, OptionError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
 from spark_channel.spark.schema import as_spark
+from tests.behaviour.exactly_once.test_own_source import copy
 from tests.connectors.iceberg.helpers import options_of, rows_by_pyiceberg, shop
-from tests.connectors.sql.test_own_source import copy
 
 ROWS = [(1, "a", 1.5), (2, "b", None)]
 

@@ -11,7 +11,7 @@ import pytest
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import OptionError, TargetError
-from tests.connectors.protocol.targets import LAKES, Target, open_target
+from tests.behaviour.exactly_once.targets import LAKES, Target, open_target
 
 _numbers = itertools.count(1)
 

@@ -21,7 +21,7 @@ from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.processes import describe_owner
-from tests.connectors.protocol.targets import LAKES, Target, open_target
+from tests.behaviour.exactly_once.targets import LAKES, Target, open_target
 
 _attempts = itertools.count(1)
 

@@ -8,8 +8,8 @@ import pytest
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.transfers.fan_out import carry_out
+from tests.behaviour.exactly_once.targets import LAKES, Target, open_target
 from tests.connectors.files.helpers import read
-from tests.connectors.protocol.targets import LAKES, Target, open_target
 
 _ROWS = 1000
 

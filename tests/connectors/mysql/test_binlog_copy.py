@@ -16,11 +16,11 @@ import pytest
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import SourceError
 from spark_channel.tunnel import Tunnel
+from tests.behaviour.faults.test_followed_table import CONSUMER
 from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_feed import NO_LIMIT, all_after, brief, feed_of, plain, rows
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.tunnel.children import ADMISSION, Child, Query
-from tests.tunnel.test_kill import CONSUMER
 
 WRITERS = 8
 READER = "log_reader"

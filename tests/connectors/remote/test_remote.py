@@ -19,8 +19,8 @@ pytest.importorskip("pyftpdlib", reason="pyftpdlib is not installed")
 
 import paramiko
 
+from tests.behaviour.datax.test_end_to_end import carry_out
 from tests.datax.conftest import make_job
-from tests.datax.test_end_to_end import carry_out
 from tests.servers.files import PASSWORD, USER, ftp_server, sftp_server
 
 

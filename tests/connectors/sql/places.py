@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Reader, load_reader
-from tests.connectors.firebird import install, run_each, stored
+from tests.behaviour.third_party import install, run_each, stored
 from tests.servers.firebird import FirebirdServer
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer

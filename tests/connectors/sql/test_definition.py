@@ -7,8 +7,8 @@ import pytest
 
 from spark_channel.connectors.sql.definition import free_names
 from spark_channel.local import LocalEngine
+from tests.behaviour.exactly_once.test_own_source import copy, end
 from tests.connectors.sql.places import Place, open_place
-from tests.connectors.sql.test_own_source import copy, end
 
 KINDS = ("postgresql", "mysql", "sqlite", "duckdb")
 PAIRS = [(source, target) for source in KINDS for target in KINDS]

@@ -12,7 +12,7 @@ import pytest
 import spark_channel
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
-from tests.connectors.sql.test_own_source import copy
+from tests.behaviour.exactly_once.test_own_source import copy
 
 DEFINITION = """
 CREATE TABLE shops (id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE UNIQUE) STRICT;

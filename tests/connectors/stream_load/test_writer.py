@@ -22,8 +22,8 @@ from spark_channel.errors import (
     TargetError,
     UnsupportedError,
 )
+from tests.behaviour.datax.test_end_to_end import carry_out
 from tests.datax.conftest import make_job
-from tests.datax.test_end_to_end import carry_out
 from tests.servers.rogue import rogue
 from tests.servers.stream_load import Loads, stream_load_servers
 

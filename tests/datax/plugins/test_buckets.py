@@ -19,8 +19,8 @@ from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.datax import load_job
 from spark_channel.datax.plugins import readers
 from spark_channel.errors import JobFileError, OptionError, TargetError
+from tests.behaviour.datax.test_end_to_end import carry_out
 from tests.connectors.files.helpers import read_all, writer_of
-from tests.datax.test_end_to_end import carry_out
 from tests.servers.stores import BUCKET, ObjectServer, start_s3
 
 OSS = {

@@ -17,8 +17,8 @@ from spark_channel.connectors.base.registry import connector_names, find_connect
 from spark_channel.datax import load_job
 from spark_channel.datax.plugins import readers, writers
 from spark_channel.errors import JobFileError
+from tests.behaviour.third_party import install
 from tests.cli.typed import typed
-from tests.connectors.firebird import install
 from tests.connectors.postgresql.conftest import Pg, own_schema
 from tests.datax.ran import ran
 from tests.servers.firebird import FirebirdServer

@@ -25,8 +25,8 @@ from spark_channel.connectors.sql.definition import lacking
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
+from tests.behaviour.exactly_once.test_own_source import copy
 from tests.connectors.mysql.conftest import Shop
-from tests.connectors.sql.test_own_source import copy
 
 DEFINITION = """
 CREATE TABLE shops (id INT PRIMARY KEY);
