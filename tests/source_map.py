@@ -6,21 +6,31 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
-__all__ = ["PAGE", "own_test", "sources", "table", "with_table", "without_table", "written"]
+__all__ = [
+    "PAGE",
+    "has_its_place",
+    "own_test",
+    "sources",
+    "table",
+    "with_table",
+    "without_table",
+    "written",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "CONTRIBUTING.md"
 PACKAGE = "spark_channel"
 BEGINS = "<details markdown><summary>The tests of each source file</summary>"
 ENDS = "</details>"
+OF_TOOLS = ("benchmarks", "notebooks", "servers")
+"""Folders of what is neither a package nor its tests, each with a test of its own."""
 MOST_NAMED = 3
 """Tests that a row names beside the file's own: those that use it most."""
 _ROW = re.compile(r"^\| `([\w/]+\.py)` \| (?:`([\w/]+\.py)`|none) \| (.*) \|$", re.MULTILINE)
 
 HEAD = f"""{BEGINS}
 
-The test of a file is in the same folder below `tests/`, with `test_` before its name. "none": no file has that name;
-those that import the source most are beside it. Written by `python -m tests.source_map`.
+Beside a file's own test are those that import it most. Written by `python -m tests.source_map`.
 
 | Source | Its test | Other tests that import it |
 |---|---|---|
@@ -42,6 +52,22 @@ def own_test(source: str) -> str:
     path = Path(source)
     name = (Path("tests") / path.parent / f"test_{path.name}").as_posix()
     return name if (ROOT / name).is_file() else ""
+
+
+def has_its_place(test: str) -> bool:
+    """Whether a test file, named from `tests/` on, is where docs/CONTRIBUTING.md says that one looks for it."""
+    folder, _, name = test.rpartition("/")
+    if not folder or folder in OF_TOOLS:
+        return True
+    if folder.split("/")[0] == "behaviour":
+        return folder.count("/") == 1
+    package = ROOT / PACKAGE / folder
+    words = name.removeprefix("test_").removesuffix(".py").split("_")
+    named = {package / "_".join(words[:count]) for count in range(1, len(words) + 1)}
+    return package.is_dir() and (
+        folder.startswith("connectors/")
+        or any(path.is_dir() or path.with_suffix(".py").is_file() for path in named)
+    )
 
 
 @cache

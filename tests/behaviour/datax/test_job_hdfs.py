@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("hdfs_native")
 
 from spark_channel.connectors.hdfs import HdfsClient
-from tests.datax.conftest import make_job
 from tests.datax.ran import ran
+from tests.datax.small_jobs import make_job
 from tests.servers.hdfs import start_hdfs
 
 pytestmark = pytest.mark.every_server

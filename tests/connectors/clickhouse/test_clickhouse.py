@@ -16,8 +16,8 @@ from spark_channel.connectors import FetchSize, WriteContext, load_reader, load_
 from spark_channel.connectors.base.contract import Reader
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TargetError
 from spark_channel.testing import reader_conformance
-from tests.datax.conftest import make_job
 from tests.datax.moved import move
+from tests.datax.small_jobs import make_job
 from tests.servers.clickhouse import PASSWORD, USER, ClickhouseServer, clickhouse_server
 
 

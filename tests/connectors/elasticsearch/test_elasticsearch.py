@@ -17,7 +17,7 @@ from spark_channel.datax import load_job
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.testing import reader_conformance
 from tests.behaviour.datax.test_end_to_end import carry_out
-from tests.datax.conftest import make_job
+from tests.datax.small_jobs import make_job
 from tests.servers.opensearch import OpenSearchServer, opensearch_server
 
 MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)

@@ -22,7 +22,7 @@ from spark_channel.datax import load_job
 from spark_channel.errors import JobFileError, OptionError, SourceError
 from spark_channel.testing import reader_conformance
 from tests.behaviour.datax.test_end_to_end import carry_out
-from tests.datax.conftest import make_job
+from tests.datax.small_jobs import make_job
 from tests.servers.rogue import rogue, self_signed
 from tests.servers.web import Answer, Asked, WebServer, as_json, web_server
 

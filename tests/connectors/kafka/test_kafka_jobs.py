@@ -11,7 +11,7 @@ from spark_channel.datax import load_job
 from spark_channel.errors import ChannelError, JobFileError
 from tests.behaviour.datax.test_end_to_end import carry_out
 from tests.connectors.kafka.conftest import put, reader, rows
-from tests.datax.conftest import make_job
+from tests.datax.small_jobs import make_job
 from tests.servers.kafka import KafkaServer
 
 AT = {"bootstrapServers": "h:9092", "topic": "orders"}

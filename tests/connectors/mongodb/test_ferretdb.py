@@ -18,7 +18,7 @@ from spark_channel.errors import TargetError
 from spark_channel.testing import reader_conformance
 from tests.behaviour.datax.test_end_to_end import carry_out
 from tests.connectors.mongodb.test_mongodb import job_address, read, reader, write
-from tests.datax.conftest import make_job
+from tests.datax.small_jobs import make_job
 from tests.servers.ferretdb import FerretServer, ferret_server
 
 pytestmark = pytest.mark.real_server("FerretDB", "mongodb")

@@ -17,7 +17,7 @@ from spark_channel.testing import reader_conformance
 
 bson = pytest.importorskip("bson", reason="pymongo is not installed")
 
-from tests.datax.conftest import make_job  # noqa: E402 - behind importorskip
+from tests.datax.small_jobs import make_job  # noqa: E402 - behind importorskip
 from tests.servers.ferretdb import FerretServer  # noqa: E402 - behind importorskip
 from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402 - behind importorskip
 

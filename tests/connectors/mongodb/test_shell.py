@@ -19,7 +19,7 @@ from spark_channel.connectors.mongodb.options import query_document  # noqa: E40
 from spark_channel.connectors.mongodb.shell import parse_query  # noqa: E402 - behind importorskip
 from spark_channel.datax import load_job  # noqa: E402 - behind importorskip
 from spark_channel.errors import JobFileError, OptionError  # noqa: E402 - behind importorskip
-from tests.datax.conftest import make_job  # noqa: E402 - behind importorskip
+from tests.datax.small_jobs import make_job  # noqa: E402 - behind importorskip
 
 HEX = "0123456789abcdef01234567"
 UUID_TEXT = "00112233-4455-6677-8899-aabbccddeeff"

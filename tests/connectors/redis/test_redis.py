@@ -24,8 +24,8 @@ from spark_channel.errors import (
 from spark_channel.testing import reader_conformance
 from tests.behaviour.datax.test_end_to_end import carry_out
 from tests.connectors.redis.conftest import read, reader, stage, write, writer
-from tests.datax.conftest import make_job
 from tests.datax.moved import move
+from tests.datax.small_jobs import make_job
 from tests.servers.redis import PASSWORD, RedisServer
 
 pytestmark = [

@@ -20,7 +20,7 @@ pytest.importorskip("pyftpdlib", reason="pyftpdlib is not installed")
 import paramiko
 
 from tests.behaviour.datax.test_end_to_end import carry_out
-from tests.datax.conftest import make_job
+from tests.datax.small_jobs import make_job
 from tests.servers.files import PASSWORD, USER, ftp_server, sftp_server
 
 

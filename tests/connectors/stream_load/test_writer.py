@@ -23,7 +23,7 @@ from spark_channel.errors import (
     UnsupportedError,
 )
 from tests.behaviour.datax.test_end_to_end import carry_out
-from tests.datax.conftest import make_job
+from tests.datax.small_jobs import make_job
 from tests.servers.rogue import rogue
 from tests.servers.stream_load import Loads, stream_load_servers
 

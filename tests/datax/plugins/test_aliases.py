@@ -9,8 +9,8 @@ from spark_channel.datax import load_job
 from spark_channel.datax.plugins import readers, writers
 from spark_channel.datax.plugins.aliases import ALIASES
 from spark_channel.errors import JobFileError
-from tests.datax.conftest import make_job
 from tests.datax.ran import ran
+from tests.datax.small_jobs import make_job
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.errors import TargetError
-from tests.datax.conftest import make_job
+from tests.datax.small_jobs import make_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.newest]
 
