@@ -1,12 +1,8 @@
-"""Other programs beside spark-channel, on one server and in one run: Debezium, dlt, Spark's JDBC source.
-
-Debezium's jars come from Maven, and dlt, sling, DuckDB and ConnectorX from PyPI, once, into artifacts/peers.
-"""
+"""Other programs beside spark-channel, on one server and in one run: `programs`, Debezium, Spark's JDBC source."""
 
 import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -17,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as f
@@ -26,55 +21,17 @@ from spark_channel import register, throttle
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from tests.benchmarks.harness import Row, alternate, print_table, ratio
-from tests.benchmarks.programs import cpu_beside_programs
+from tests.benchmarks.program_copies import beside_programs
+from tests.benchmarks.programs import JDBC, MissingError, jars
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
 
-ROOT = Path(__file__).resolve().parents[2]
-PEERS = ROOT / "artifacts" / "peers"
-DEBEZIUM, DLT = "3.6.1.Final", "1.31.0"
-JDBC = Path("/usr/share/java/postgresql.jar")
+DEBEZIUM = "3.6.1.Final"
 ROWS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROWS", "1500000"))
 ROUNDS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROUNDS", "3"))
 CHANGES = 170_000
 CALLED = "5.6.51-MariaDB"
 """What MariaDB calls itself: Debezium's MySQL connector takes 10.11 for a MySQL after 8.4."""
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>tests</groupId><artifactId>peers</artifactId><version>1</version><dependencies>{}</dependencies></project>"""
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-_DLT = """
-import sys
-import dlt
-from dlt.sources.sql_database import sql_table
-
-source, kind, target = sys.argv[1:]
-if kind == "parquet":
-    to, how = dlt.destinations.filesystem(bucket_url=target), {"loader_file_format": "parquet"}
-else:
-    to, how = dlt.destinations.postgres(target), {"loader_file_format": "csv"}
-line = dlt.pipeline("peer", destination=to, dataset_name="dlt")
-orders = sql_table(source, table="orders", backend="pyarrow", chunk_size=100_000)
-line.run(orders, table_name="copy", write_disposition="replace", **how)
-"""
-
-_SUMS = (
-    "SELECT count(*), sum({}) FROM (SELECT "
-    "concat_ws('|', id, customer, status, price, day, clerk, note) AS line FROM {}) AS lines"
-)
-"""The rows' number and checksum, by PostgreSQL or DuckDB."""
-
-
-class MissingError(Exception):
-    """A peer cannot be installed."""
-
-
-def _install(*command: object) -> None:
-    done = subprocess.run(
-        [str(each) for each in command], text=True, capture_output=True, check=False
-    )
-    if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())[-300:]
-        raise MissingError(f"{command[0]} failed: {said}")
 
 
 # --- changes ---
@@ -82,22 +39,9 @@ def _install(*command: object) -> None:
 
 def debezium() -> Path:
     """The folder of Debezium's jars."""
-    to = PEERS / f"debezium-{DEBEZIUM}"
-    if not to.exists():
-        if shutil.which("mvn") is None or shutil.which("java") is None:
-            raise MissingError("Maven and Java fetch and run Debezium (Debian: maven)")
-        names = ("api", "embedded", "connector-postgres", "connector-mysql")
-        listed = [("io.debezium", f"debezium-{name}", DEBEZIUM) for name in names]
-        listed.append(("org.slf4j", "slf4j-simple", "1.7.36"))
-        each = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
-        with tempfile.TemporaryDirectory() as folder:
-            pom = Path(folder) / "pom.xml"
-            pom.write_text(_POM.format("".join(each.format(*one) for one in listed)))
-            to_jars = ["-DincludeScope=runtime", f"-DoutputDirectory={folder}/jars"]
-            _install("mvn", "-B", "-q", "-f", pom, _COPY, *to_jars)
-            PEERS.mkdir(parents=True, exist_ok=True)
-            shutil.move(f"{folder}/jars", to)
-    return to
+    names = ("api", "embedded", "connector-postgres", "connector-mysql")
+    wanted = [("io.debezium", f"debezium-{name}", DEBEZIUM) for name in names]
+    return jars(f"debezium-{DEBEZIUM}", [*wanted, ("org.slf4j", "slf4j-simple", "1.7.36")])
 
 
 def postgresql_changes() -> list[Row]:
@@ -234,7 +178,7 @@ def by_debezium(settings: Mapping[str, str]) -> list[float]:
     return seconds
 
 
-# --- copies ---
+# --- a limit for Spark's JDBC source ---
 
 
 def fill(server: PostgresServer) -> None:
@@ -244,102 +188,6 @@ def fill(server: PostgresServer) -> None:
         "date '1992-01-01' + i % 2400, 'Clerk#' || i % 1000, 'carefully final ' || md5(i::text) "
         f"FROM generate_series(1, {ROWS}) i; VACUUM ANALYZE orders"
     )
-
-
-def dlt() -> Path:
-    """The Python of dlt's environment."""
-    python = PEERS / "dlt" / "bin" / "python"
-    if not python.with_name("dlt").exists():  # pip makes it at the end
-        try:
-            _install(sys.executable, "-m", "venv", PEERS / "dlt")
-            wanted = [f"dlt[postgres,parquet]=={DLT}", "sqlalchemy<2.1", "psycopg2-binary"]
-            _install(python, "-m", "pip", "install", "-q", *wanted)
-        except MissingError:
-            shutil.rmtree(PEERS / "dlt", ignore_errors=True)
-            raise
-    return python
-
-
-def copies() -> list[Row]:
-    """A table by whole processes, their start included."""
-    python = dlt()
-    found = []
-    with contextlib.closing(PostgresServer.create()) as server:
-        fill(server)
-        wanted = _sums(server, "orders")
-        uri = server.url.replace("//", f"//{server.user}:{server.password}@")
-        for kind, title in (("parquet", "Parquet"), ("postgresql", "PostgreSQL")):
-            theirs: list[float] = []
-            ours: list[float] = []
-            for number in range(ROUNDS):
-                with tempfile.TemporaryDirectory() as folder:
-                    target = f"{folder}/out" if kind == "parquet" else uri
-                    turns = [
-                        (theirs, [python, "-c", _DLT, uri, kind, target]),
-                        (ours, _own(server, kind, target)),
-                    ]
-                    for times, command in turns if number % 2 else reversed(turns):
-                        times.append(_timed(command, folder))
-                        _check_rows(server, kind, Path(folder) / "out", wanted)
-            medians = f"{statistics.median(theirs):.1f} s, {statistics.median(ours):.1f} s"
-            note = f"{ROWS:,} rows; dlt {DLT}; with their start {medians}"
-            name = f"PostgreSQL to {title}: dlt / spark-channel"
-            found.append(Row(name, ratio(theirs, ours), "", "x", note))
-    return found
-
-
-def _own(server: PostgresServer, kind: str, target: str) -> list[object]:
-    program = Path(sys.executable).with_name("spark-channel")
-    login = f"user={server.user}&password=${{env:PEER_PASSWORD}}"
-    source = f"{server.url}?dbtable=orders&{login}"
-    to = f"parquet:{target}" if kind == "parquet" else f"{server.url}?dbtable=copy&{login}"
-    return [program, "copy", source, to, "--mode", "overwrite"]
-
-
-def _timed(command: list[object], folder: str) -> float:
-    more = {"RUNTIME__DLTHUB_TELEMETRY": "false", "PEER_PASSWORD": PostgresServer.password}
-    start = time.perf_counter()
-    done = subprocess.run(
-        [str(each) for each in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "HOME": folder, **more},
-        timeout=300,
-    )
-    if done.returncode:
-        raise RuntimeError((done.stdout + done.stderr)[-3000:])
-    return time.perf_counter() - start
-
-
-def _check_rows(server: PostgresServer, kind: str, folder: Path, wanted: str) -> None:
-    """Check that the copy has the rows of the source, by their number and checksum, and remove it."""
-    if kind == "parquet":
-        files = [str(each) for each in folder.rglob("*.parquet") if "_dlt" not in each.parent.name]
-        line = _SUMS.format("('0x' || substr(md5(line), 1, 8))::BIGINT", "read_parquet(?)")
-        found = "|".join(map(str, duckdb.execute(line, [files]).fetchone() or ()))
-        shutil.rmtree(folder)
-    else:
-        there = server.psql("SELECT to_regclass('dlt.copy') IS NOT NULL").strip() == "t"
-        table = "dlt.copy" if there else "copy"
-        found = _sums(server, table)
-        server.psql(f"DROP TABLE {table}; DROP SCHEMA IF EXISTS dlt, dlt_staging CASCADE")
-    assert found == wanted, (found, wanted)
-
-
-def _sums(server: PostgresServer, table: str) -> str:
-    return server.psql(
-        _SUMS.format("('x' || substr(md5(line), 1, 8))::bit(32)::bigint", table)
-    ).strip()
-
-
-def beside_programs() -> list[Row]:
-    """What other programs use of CPU for the same rows."""
-    return cpu_beside_programs(ROWS, ROUNDS, _install)
-
-
-# --- a limit for Spark's JDBC source ---
 
 
 def throttled_jdbc() -> list[Row]:
@@ -419,7 +267,7 @@ def _drain(orders: DataFrameReader, change: Callable[[DataFrame], DataFrame]) ->
 
 def main() -> list[Row]:
     found = []
-    for part in (postgresql_changes, mariadb_changes, copies, beside_programs, throttled_jdbc):
+    for part in (postgresql_changes, mariadb_changes, beside_programs, throttled_jdbc):
         try:
             found += part()
         except MissingError as error:

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks.bench_peers import PEERS, MissingError
 from tests.benchmarks.harness import Row, print_table
+from tests.benchmarks.programs import PEERS, MissingError
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
