@@ -21,8 +21,7 @@ from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors import SplitReader
 from spark_channel.errors import FlowError
-from spark_channel.pipeline.threads import Pay, pushing
-from spark_channel.plain_text import log_of
+from spark_channel.pipeline.threads import Pay, join, pushing
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, Phase
 from spark_channel.progress.counters import PhaseTimes
@@ -32,12 +31,6 @@ __all__ = [
     "GroupRead",
     "ReadCancelledError",
 ]
-
-
-_log = log_of(__name__)
-
-_JOIN_SECONDS = 5.0
-"""How long the end of a read waits for its threads: one that hangs in the source must not hang Spark."""
 
 
 class ReadCancelledError(FlowError):
@@ -112,11 +105,7 @@ class GroupRead:
         finally:
             self._enter(Phase.DONE)
             self.cancel()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join(_JOIN_SECONDS)
-                    if thread.is_alive():
-                        _log.warning("a reader is still blocked in its source and is left behind")
+            join(threads, patient=False)
 
     def cancel(self) -> None:
         """End the read from any thread: a blocked reader thread, payer or caller wakes immediately."""

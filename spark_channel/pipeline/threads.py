@@ -28,14 +28,16 @@ __all__ = [
 
 
 _log = log_of(__name__)
-_JOIN_SECONDS = 5.0
+_JOIN_SECONDS = 2.0
+"""Less than a program has that SIGTERM ends: after it, what the job staged is removed."""
 
 
 def join(threads: Iterable[threading.Thread], *, patient: bool) -> None:
-    """Wait for the threads that were started; unless `patient`, leave one behind that is still blocked after 5 s."""
+    """Wait for the threads that were started; unless `patient`, leave those behind that are still blocked after 2 s."""
+    until = SYSTEM_CLOCK.now() + _JOIN_SECONDS
     for thread in threads:
         if thread.ident is not None:
-            thread.join(None if patient else _JOIN_SECONDS)
+            thread.join(None if patient else max(0.0, until - SYSTEM_CLOCK.now()))
             if thread.is_alive():
                 _log.warning(
                     "%s is still blocked in its source or target and is left behind", thread.name

@@ -1,6 +1,8 @@
 """SIGTERM ends a command as Ctrl-C does: the job is cancelled, and what it staged is removed."""
 
+import os
 import queue
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +23,13 @@ __all__ = [
 TERMINATED = 143
 """The exit code of a program that SIGTERM has ended: 128 and the signal's number."""
 
+
+_END_SECONDS = 4.5
+"""The supervisor of a service waits for 10 s or more, and then kills it."""
+_NOT_ENDED = (
+    b"spark-channel: SIGTERM has ended the program while a server did not answer; the next job removes what this one "
+    b"staged\n"
+)
 
 _heard: list[type[BaseException]] = []
 
@@ -69,17 +78,30 @@ def raise_if_ended(error: Exception) -> None:
 
 @contextmanager
 def ending_on_sigterm() -> Iterator[None]:
-    """While the block runs, SIGTERM raises `SystemExit` in the main thread: docker, Kubernetes and systemd ask so."""
+    """While the block runs, SIGTERM raises `SystemExit` in the main thread: docker, Kubernetes and systemd ask so.
+
+    A block that has not ended after 4.5 s waits for a server that does not answer, and the program ends: what a job
+    staged is then left to a later one, as after `kill -9`.
+    """
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, _terminate)
+    last = threading.Timer(_END_SECONDS, _exit)
+    last.daemon = True
     try:
-        with woken_by_signals():
+        with woken_by_signals(last.start):
             yield
     finally:
+        last.cancel()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit() -> None:
+    if select.select([], [2], [], 0)[1]:
+        os.write(2, _NOT_ENDED)
+    os._exit(TERMINATED)
 
 
 class SigtermHandler:

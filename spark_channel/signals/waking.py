@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -29,12 +29,13 @@ def wake_on_signals() -> None:
 
 
 @contextmanager
-def woken_by_signals() -> Iterator[None]:
-    """While the block runs; see `wake_on_signals`."""
+def woken_by_signals(on_sigterm: Callable[[], None] | None = None) -> Iterator[None]:
+    """While the block runs; see `wake_on_signals`. `on_sigterm` is called in another thread, also while the main one is
+    in a call that no signal ends."""
     if not _begins():
         yield
         return
-    _SignalThread.running = relay = _SignalThread()
+    _SignalThread.running = relay = _SignalThread(on_sigterm)
     try:
         yield
     finally:
@@ -64,8 +65,9 @@ class _SignalThread(threading.Thread):
 
     running: "_SignalThread | None" = None
 
-    def __init__(self) -> None:
+    def __init__(self, on_sigterm: Callable[[], None] | None = None) -> None:
         super().__init__(name="spark-channel-signals", daemon=True)
+        self._on_sigterm = on_sigterm
         self._main = threading.main_thread().ident or 0
         self._readable, self.writable = os.pipe()
         os.set_blocking(self.writable, False)
@@ -92,6 +94,9 @@ class _SignalThread(threading.Thread):
                     return
                 if not set(came) - {signal.SIGURG}:
                     continue
+                if signal.SIGTERM in came and self._on_sigterm is not None:
+                    self._on_sigterm()
+                    self._on_sigterm = None
                 waits = list(_AGAIN_SECONDS)
             signal.pthread_kill(self._main, signal.SIGURG)
 
