@@ -20,7 +20,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "compute", "exports", "load", "postponed"]
+__all__ = ["LazyModule", "compute", "exports", "left_out", "load", "postponed"]
 
 
 def load(name: str) -> ModuleType:
@@ -65,6 +65,20 @@ def postponed(name: str) -> Iterator[None]:
         yield
     finally:
         vacate()
+
+
+@contextmanager
+def left_out(name: str) -> Iterator[None]:
+    """Let the block import a library that does without module `name` where it is not installed."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment] # which Python takes for a module that is not there
+    try:
+        yield
+    finally:
+        if sys.modules.get(name, sys) is None:
+            del sys.modules[name]
 
 
 class LazyModule:

@@ -16,7 +16,6 @@ SEVERAL_SECTIONS = {
     "connectors/mysql/protocol.py",
     "connectors/mysql/write/publish.py",
     "connectors/mysql/write/small_tables.py",
-    "connectors/postgresql/copy_format.py",
     "connectors/postgresql/dialect.py",
     "connectors/postgresql/options.py",
     "connectors/postgresql/write/publish.py",

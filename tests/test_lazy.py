@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from spark_channel import lazy
-from spark_channel.lazy import postponed
+from spark_channel.lazy import left_out, postponed
 
 ROOT = Path(__file__).resolve().parents[1]
 API = ROOT / "docs" / "reference" / "api.md"
@@ -148,3 +148,23 @@ def test_a_postponed_module_is_imported_when_it_is_used_and_by_others_as_ever(
     with postponed("three_of_test.heavy"):
         pass
     assert vars(three_of_test.heavy)["NAME"] == "three", "it was there before"
+
+
+def test_a_module_is_left_out_of_a_library_and_is_there_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "left_of_test.py").write_text("NAME = 'left'\n")
+    (tmp_path / "library_of_test.py").write_text(
+        "try:\n    import left_of_test as left\nexcept ImportError:\n    left = None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with left_out("left_of_test"):
+        import library_of_test  # type: ignore[import-not-found]
+    import left_of_test  # type: ignore[import-not-found]
+
+    assert library_of_test.left is None
+    assert left_of_test.NAME == "left"
+    with left_out("left_of_test"):
+        import left_of_test as again
+
+        assert again is left_of_test, "it was there before"

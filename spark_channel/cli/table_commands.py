@@ -1,5 +1,6 @@
 """The commands that copy, compare and replicate tables by their urls, one function each."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +25,9 @@ from spark_channel.cli.arguments import (
     choices,
     examples_of,
 )
+from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.errors import OptionError
+from spark_channel.lazy import left_out
 
 __all__ = ["convert", "copy", "replicate", "verify"]
 
@@ -44,6 +47,11 @@ REPLICATE_EXAMPLES = examples_of(
     "spark-channel replicate status shop.yml",
 )
 _TextForm = Literal["exact", "nfc"]
+_WITHOUT_NUMPY = (
+    *("postgresql:", "postgres:", "mysql:", "mariadb:", "sqlite:"),
+    *("parquet:", "csv:", "json:", "arrow:"),
+)
+"""Places whose connectors hand pyarrow no array of numpy, and take none."""
 
 
 def copy(
@@ -149,6 +157,15 @@ def copy(
 
     Its value is percent-encoded: %26 is &, and %25 is %. Exit codes are those of `run`.
     """
+    on_spark = engine == "spark" or master or conf or "PYSPARK_GATEWAY_PORT" in os.environ
+    ends = (source.lower(), target.lower())
+    plain = all(end.startswith(_WITHOUT_NUMPY) for end in ends)
+    if plain and not on_spark and not has_third_parties():
+        with left_out("numpy"):  # pyarrow imports it: a ninth of a small copy, and 13 MB
+            import pyarrow  # before another module imports it
+
+            if not all(end.startswith("postgres") for end in ends):  # whose bytes pass unchanged
+                import pyarrow.compute  # noqa: F401
     from spark_channel.cli.copying import CopyOptions
     from spark_channel.cli.copying import copy as copy_places
     from spark_channel.cli.run import RunOptions

@@ -12,13 +12,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import distributions
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-from spark_channel.connectors.base.connector import Connector
-from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.errors import OptionError
 from spark_channel.masking import mask_text, mask_url, scheme_of, without_login
 from spark_channel.working_directory import shorten
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.connector import Connector
+    from spark_channel.connectors.base.contract import Reader, Writer
 
 __all__ = [
     "all_connectors",
@@ -67,12 +69,12 @@ def has_third_parties() -> bool:
     return bool(_third_parties())
 
 
-def _third_parties() -> dict[str, Connector]:
+def _third_parties() -> "dict[str, Connector]":
     return _installed(tuple((folder, _changed(folder)) for folder in sys.path))
 
 
 @functools.lru_cache(maxsize=1)
-def _installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Connector]:
+def _installed(_places: tuple[tuple[str, int], ...]) -> "dict[str, Connector]":
     """Looked for again when something was put where Python imports from: each look costs 10 ms.
 
     Python's own search by group takes twice as long, since it parses the entry points of every library.
@@ -81,7 +83,7 @@ def _installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Connector]:
     for library in distributions():
         if _GROUP in (library.read_text("entry_points.txt") or ""):
             for entry in library.entry_points.select(group=_GROUP):
-                found.setdefault(entry.name.lower(), cast(Connector, entry.load()))
+                found.setdefault(entry.name.lower(), entry.load())
     return found
 
 
@@ -93,29 +95,29 @@ def _changed(folder: str) -> int:
 
 
 @functools.cache
-def _shipped(name: str) -> Connector:
+def _shipped(name: str) -> "Connector":
     package = import_module(f"spark_channel.connectors.{_HOMES[name]}")
     declared: tuple[Connector, ...] = getattr(package, "CONNECTORS", None) or (package.CONNECTOR,)
     return next(connector for connector in declared if connector.name == name)
 
 
-def _named(name: str) -> Connector | None:
+def _named(name: str) -> "Connector | None":
     """The connector of a name. No other system's package is imported."""
     return _third_parties().get(name) or (_shipped(name) if name in _HOMES else None)
 
 
-def _each() -> Iterator[Connector]:
+def _each() -> "Iterator[Connector]":
     """All connectors, those that ship first. Whoever stops early has imported no further package."""
     others = _third_parties()
     yield from (others.get(name) or _shipped(name) for name in _HOMES)
     yield from (connector for name, connector in others.items() if name not in _HOMES)
 
 
-def _all() -> dict[str, Connector]:
+def _all() -> "dict[str, Connector]":
     return {**{name: _shipped(name) for name in _HOMES}, **_third_parties()}
 
 
-def all_connectors() -> list[Connector]:
+def all_connectors() -> "list[Connector]":
     """Every connector that can be named, by name."""
     return sorted(_all().values(), key=lambda connector: connector.name)
 
@@ -131,7 +133,7 @@ def _lowered(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in options.items()}
 
 
-def experiment_remark(used: Iterable[tuple[Connector, Mapping[str, Any]]]) -> str | None:
+def experiment_remark(used: "Iterable[tuple[Connector, Mapping[str, Any]]]") -> str | None:
     """Return the warning that a job logs at its start, if it uses something experimental: by (connector, options)."""
     experiments = {
         connector.name: connector.tested
@@ -156,7 +158,7 @@ def is_database(connector: str) -> bool:
     return declared is not None and bool(declared.dialect)
 
 
-def find_connector(options: Mapping[str, Any], half: str) -> Connector:
+def find_connector(options: Mapping[str, Any], half: str) -> "Connector":
     """The connector that `options` (Spark's, lower-cased keys) ask for; `half` is "reader" or "writer".
 
     The option named like the half wins, then `url`'s scheme, then `path`'s suffix.
@@ -223,12 +225,12 @@ def _refuse_other_half(options: Mapping[str, Any], half: str) -> None:
         )
 
 
-def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
+def load_reader(options: Mapping[str, Any]) -> "tuple[Reader, list[str]]":
     """The reader that `options` describe, and warnings about ignored options. Opens nothing."""
     return find_connector(options, "reader").reader_with(options)
 
 
-def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
+def load_writer(options: Mapping[str, Any]) -> "tuple[Writer, list[str]]":
     """The writer that `options` describe, and warnings about ignored options. Opens nothing."""
     return find_connector(options, "writer").writer_with(options)
 

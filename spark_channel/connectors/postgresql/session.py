@@ -19,13 +19,7 @@ from psycopg.pq import TransactionStatus
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.session_pool import AnswerCache, sessions
-from spark_channel.connectors.postgresql.copy_format import (
-    HEADER,
-    TRAILER,
-    CopyRows,
-    PacedCopy,
-    bits,
-)
+from spark_channel.connectors.postgresql.copy_format import HEADER, TRAILER, CopyRows, bits
 from spark_channel.connectors.postgresql.failures import (
     explain,
     is_disk_full,
@@ -35,6 +29,7 @@ from spark_channel.connectors.postgresql.failures import (
     sqlstate_of,
 )
 from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.postgresql.shared_database import BY_COPY, shared_database
 from spark_channel.connectors.sql.dialect import marked

@@ -17,10 +17,10 @@ from pymysql.protocol import MysqlPacket
 
 from spark_channel.connectors.base.feed import change_schema
 from spark_channel.connectors.mysql.protocol import field_batches
-from spark_channel.connectors.postgresql.copy_format import row_bounds
 from spark_channel.connectors.postgresql.log.columns import LogColumn
 from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
 from spark_channel.connectors.postgresql.log.tables_decoder import TableChanges, TablesDecoder
+from spark_channel.connectors.postgresql.row_bounds import row_bounds
 from spark_channel.errors import ChannelError
 from tests.service.fuzz import mutated, resident_mib
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors.base.health import RowCost
-from spark_channel.connectors.postgresql.copy_format import CopyRows, PacedCopy, copy_rows
+from spark_channel.connectors.postgresql.copy_encoding import copy_rows
+from spark_channel.connectors.postgresql.copy_format import CopyRows
 from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock

@@ -1,16 +1,25 @@
 """Where the rows lie in what COPY sends: for any rows, and for values that look like rows themselves."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.postgresql import copy_format as of_bounds
-from spark_channel.connectors.postgresql.copy_format import row_bounds
+from spark_channel.connectors.postgresql import row_bounds as of_bounds
+from spark_channel.connectors.postgresql.row_bounds import row_bounds
 
 Value = bytes | None
+
+
+@pytest.fixture(params=["few bytes are walked", "none"], autouse=True, scope="module")
+def walked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test also where few bytes are searched by numpy, as many are."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "none":
+            patched.setattr(of_bounds, "_WALKED", 0)
+        yield
 
 
 def _row(values: Sequence[Value]) -> bytes:

@@ -1,0 +1,108 @@
+"""Rows by COPY, evenly spread over a time: under a limit the server rests between them.
+
+A COPY that is fed bit by bit costs the server half of what short ones cost, but only short ones show how long it works
+for a row. So the first rows of each turn are a short COPY, which is measured. The others are fed to one COPY if that
+works for no longer than a burst at a time; else they are short ones, too.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_channel.clock import Clock
+from spark_channel.connectors.base.health import RowCost, way_seconds
+from spark_channel.connectors.postgresql.copy_format import CopyRows
+from spark_channel.connectors.sql.pacing import WritePacer
+from spark_channel.errors import TargetError
+from spark_channel.plain_text import log_of
+
+__all__ = ["PacedCopy"]
+
+
+_log = log_of(__name__)
+
+_BURST_SECONDS = 0.001
+_WAYS = 2
+"""A COPY goes to the server and back twice."""
+_MEASURED_ROWS = 250
+_ADDED_ROWS, _ADDED_BYTES = 1_000, 65_535
+"""The server adds the rows of a COPY to their table when it has so many."""
+_FED = 2
+"""A row costs so many times less in a COPY that is fed than in a short one."""
+_FED_SECONDS = 0.75
+"""How long one is fed at most."""
+
+
+class Target(Protocol):
+    """The methods of a session that are used here."""
+
+    def rows(self, sql: str) -> Any: ...
+
+    def copy(
+        self, schema: str, table: str, rows: CopyRows, between: Callable[[int], None] | None = None
+    ) -> None: ...
+
+
+class PacedCopy:
+    """Used by one thread: `begin`, then `copy` until all rows are sent. It keeps what it has measured of the server."""
+
+    def __init__(self, session: Target, cost: RowCost, clock: Clock) -> None:
+        """Measure the network's round trip."""
+        self._cost, self._clock = cost, clock
+        way = 0.0
+        try:
+            way = _WAYS * way_seconds(lambda: session.rows("SELECT 1"), clock)
+        except TargetError as error:  # the call that sends the rows connects again
+            _log.debug("the network's round trip was not measured: %s", error)
+        self._pacer = WritePacer(_BURST_SECONDS, empty_seconds=way, clock=clock)
+        self._short_rows = self._fed_rows = 0
+
+    def begin(self, rows: int, spread: float, *, short_rows: int = 0) -> None:
+        """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0."""
+        self._pacer.begin(rows, spread)
+        self._short_rows = short_rows
+        self._fed_rows = max(1, int(rows * min(1.0, _FED_SECONDS / spread))) if spread else rows
+
+    def copy(
+        self,
+        session: Target,
+        schema: str,
+        table: str,
+        rows: pa.RecordBatch | pa.Table,
+        encode: Callable[[pa.RecordBatch | pa.Table], CopyRows],
+    ) -> None:
+        """Each row when it is due."""
+        pacer, at = self._pacer, 0
+        while at < rows.num_rows:
+            pacer.rest()
+            is_fed, short = self._is_fed(rows), min(pacer.rows, self._short_rows or pacer.rows)
+            if at and is_fed:
+                part = encode(rows.slice(at, self._fed_rows))
+                session.copy(schema, table, part, self._between(part))
+            else:
+                measured = _MEASURED_ROWS if pacer.row_seconds else pacer.rows
+                part = encode(rows.slice(at, min(short, measured) if is_fed else short))
+                begun = self._clock.now()
+                session.copy(schema, table, part)
+                pacer.took(part.count, self._clock.now() - begun)
+                self._cost.add(pacer.row_seconds / (_FED if is_fed else 1))
+            at += part.count
+
+    def _between(self, part: CopyRows) -> Callable[[int], None]:
+        """Waits until the next bytes of `part` are due."""
+        whole, counted = sum(len(piece) for piece in part.pieces), 0
+
+        def rest(sent: int) -> None:
+            nonlocal counted
+            rows = part.count * sent // whole
+            self._pacer.sent(rows - counted)
+            counted = rows
+            self._pacer.rest()
+
+        return rest
+
+    def _is_fed(self, rows: pa.RecordBatch | pa.Table) -> bool:
+        """Whether the server works for no longer than a burst when it adds rows to the table."""
+        width = max(1, int(rows.nbytes) // max(1, rows.num_rows))
+        return bool(self._pacer.rows * _FED >= min(_ADDED_ROWS, _ADDED_BYTES // width))
