@@ -56,7 +56,7 @@ multiprocessing.set_forkserver_preload(["tests.behaviour.exactly_once.preload"])
 
 _SPARK_ALONE = re.compile(r"^pytestmark = \[?pytest\.mark\.spark\b", re.MULTILINE)
 _SPARK = re.compile(r"\bmark\.spark\b")
-_SERVER = re.compile(r"\btests\.servers\b|\b(postgres|mariadb|firebird)_server\b")
+_SERVER = re.compile(r"\btests\.servers\b|\b(postgres|mariadb|logging|firebird)_server\b")
 _OF_TESTS = re.compile(r"^(?:from|import) (tests(?:\.\w+)+)", re.MULTILINE)
 
 

@@ -26,7 +26,7 @@ from spark_channel.cli.run import RunOptions
 from spark_channel.errors import ChannelError, OptionError
 from tests.cli.test_run import CLI, ROOT, environment, run
 from tests.cli.typed import typed
-from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.postgresql.pg import Pg, own_schema
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 

@@ -18,7 +18,7 @@ from tests.behaviour.datax.test_as_datax import to_pg
 from tests.cli.cpu import cpu_of, imports
 from tests.cli.test_run import CLI, ROOT
 from tests.cli.typed import into_sqlite, made_up, typed, write_job
-from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.postgresql.pg import Pg, own_schema
 from tests.servers.postgres import PostgresServer
 
 CORPUS = ROOT / "tests" / "datax" / "corpus"

@@ -28,18 +28,11 @@ from spark_channel.replication.tunnels import begin_again
 from spark_channel.service import ServiceServer, running
 from spark_channel.tunnel import Tunnel
 from tests.cli.test_run import run
-from tests.servers.mariadb import BINLOG, MariadbServer
+from tests.servers.mariadb import MariadbServer
 from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def logging_server() -> Iterator[MariadbServer]:
-    server = MariadbServer.create(**BINLOG)
-    yield server
-    server.close()
 
 
 class Followed:

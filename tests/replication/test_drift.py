@@ -12,11 +12,11 @@ import pytest
 import spark_channel
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.drift import FitTypes
-from tests.replication.test_changes import Followed, followed, logging_server
+from tests.replication.test_changes import Followed, followed
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["followed", "logging_server"]
+__all__ = ["followed"]
 
 POLICIES = ("discard_row", "discard_value")
 

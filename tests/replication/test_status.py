@@ -13,10 +13,10 @@ from spark_channel.replication.reasons import shared_reasons
 from spark_channel.replication.status import end_tables, status_of
 from spark_channel.tunnel import Tunnel
 from tests.cli.typed import typed
-from tests.replication.test_changes import Followed, followed, logging_server
+from tests.replication.test_changes import Followed, followed
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["followed", "logging_server"]
+__all__ = ["followed"]
 
 
 def file_of(followed: Followed, folder: Path) -> str:

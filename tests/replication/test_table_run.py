@@ -12,11 +12,11 @@ from spark_channel.replication.config import load_replication
 from spark_channel.replication.plan import plan_replication
 from spark_channel.replication.status import status_of
 from spark_channel.replication.table_run import RunSettings
-from tests.replication.test_changes import Followed, followed, logging_server
+from tests.replication.test_changes import Followed, followed
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["followed", "logging_server"]
+__all__ = ["followed"]
 
 ROWS = """
 INSERT INTO one.base VALUES (1, 'b');

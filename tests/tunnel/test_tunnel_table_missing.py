@@ -8,10 +8,8 @@ import pytest
 
 from spark_channel.errors import SourceError
 from spark_channel.tunnel import Delivery, Tunnel
-from tests.connectors.mysql.conftest import Shop, logged, logging_server
+from tests.connectors.mysql.shop import Shop
 from tests.servers.postgres import PostgresServer
-
-__all__ = ["logged", "logging_server"]
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -23,11 +23,11 @@ from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import Delivery, Tunnel, worker
 from spark_channel.tunnel.channel import StopPosition
 from spark_channel.tunnel.source import StreamSource
-from tests.connectors.mysql.conftest import Shop, logged, logging_server
+from tests.connectors.mysql.shop import Shop
 from tests.tunnel.test_state_machine_pause_base import Followed, followed
 from tests.tunnel.test_worker_consume import Keeper, fill, run, tunnel_of
 
-__all__ = ["followed", "logged", "logging_server", "shop"]
+__all__ = ["followed", "shop"]
 
 pytestmark = pytest.mark.timeout(120)
 

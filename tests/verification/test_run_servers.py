@@ -8,8 +8,8 @@ import pytest
 
 import spark_channel
 from spark_channel.verification import in_database, run
-from tests.connectors.mysql.conftest import Shop
-from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.mysql.shop import Shop
+from tests.connectors.postgresql.pg import Pg, own_schema
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 

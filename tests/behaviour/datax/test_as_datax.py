@@ -11,8 +11,8 @@ import pytest
 from pyarrow import dataset
 
 from spark_channel.errors import ChannelError, SourceError, TargetError
-from tests.connectors.mysql.conftest import Shop
-from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.mysql.shop import Shop
+from tests.connectors.postgresql.pg import Pg, own_schema
 from tests.datax.moved import move
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer

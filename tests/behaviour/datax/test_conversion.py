@@ -11,7 +11,7 @@ import pytest
 
 from spark_channel.errors import ChannelError
 from tests.behaviour.datax.test_as_datax import reads, writes
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.datax.moved import move
 from tests.servers.mariadb import MariadbServer
 

@@ -9,8 +9,8 @@ import pytest
 
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from tests.behaviour.datax.test_as_datax import between, from_pg, reads, to_pg, writes
-from tests.connectors.mysql.conftest import Shop
-from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.mysql.shop import Shop
+from tests.connectors.postgresql.pg import Pg, own_schema
 from tests.datax.moved import move
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer

@@ -27,7 +27,7 @@ from tests.behaviour.differential.sql_texts import (
 )
 from tests.behaviour.differential.tables import Found, difference, from_arrow, number, of_rows
 from tests.behaviour.differential.test_databases import literal, mysql_literal
-from tests.servers.mariadb import BINLOG, MariadbServer
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 NO_LIMIT = FeedLimit()
@@ -188,13 +188,6 @@ def test_a_slot_gives_what_test_decoding_prints(
 
 
 # MariaDB: mysql-replication reads the binary log
-
-
-@pytest.fixture(scope="module")
-def logging_server() -> Iterator[MariadbServer]:
-    server = MariadbServer.create(**BINLOG)
-    yield server
-    server.close()
 
 
 def binlog_rows(

@@ -23,7 +23,7 @@ from tests.replication.server_histories import (
     PostgresSource,
     connect,
 )
-from tests.servers.mariadb import BINLOG, MariadbServer
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 TABLES = ("plain", "Odd.Name", "late")
@@ -204,13 +204,6 @@ def beside(run: Callable[[], object], seconds: float) -> Iterator[None]:
         yield
     finally:
         os.waitpid(child, 0)
-
-
-@pytest.fixture(scope="module")
-def logging_server() -> Iterator[MariadbServer]:
-    server = MariadbServer.create(**BINLOG)
-    yield server
-    server.close()
 
 
 @pytest.mark.parametrize("system", ["postgresql", "mariadb"])

@@ -14,15 +14,13 @@ from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, T
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit
 from spark_channel.transform import prepare
-from tests.connectors.mysql.conftest import (
+from tests.connectors.mysql.shop import (
     Shop,
     transactions,
 )
-from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
-from tests.connectors.postgresql.conftest import (
+from tests.connectors.postgresql.pg import (
     Pg,
 )
-from tests.connectors.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 
 ROWS = 4_000
 SPEED = 2_000

@@ -12,14 +12,12 @@ from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, T
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit
 from spark_channel.transform import prepare
-from tests.connectors.mysql.conftest import (
+from tests.connectors.mysql.shop import (
     Shop,
 )
-from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
-from tests.connectors.postgresql.conftest import (
+from tests.connectors.postgresql.pg import (
     Pg,
 )
-from tests.connectors.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 
 ROWS, SPEED = 20_000, 20_000
 COMMITS = pytest.mark.parametrize("commit", ["job", "task"])

@@ -5,9 +5,9 @@ import pytest
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import status_of
 from spark_channel.tunnel import Tunnel
-from tests.replication.test_changes import Followed, columns, followed, logging_server
+from tests.replication.test_changes import Followed, columns, followed
 
-__all__ = ["followed", "logging_server"]
+__all__ = ["followed"]
 
 pytestmark = pytest.mark.timeout(120)
 

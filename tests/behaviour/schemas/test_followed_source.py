@@ -22,9 +22,9 @@ from spark_channel.replication.status import resume_tables, status_of
 from spark_channel.replication.table_run import RunSettings
 from spark_channel.replication.tables import is_away
 from spark_channel.tunnel import Delivery, Tunnel
-from tests.replication.test_changes import Followed, columns, followed, logging_server
+from tests.replication.test_changes import Followed, columns, followed
 
-__all__ = ["followed", "logging_server"]
+__all__ = ["followed"]
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -19,11 +19,9 @@ from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import open_transfer
 from spark_channel.transform.select import Rename
 from spark_channel.tunnel.source import StreamSource
-from tests.connectors.mysql.conftest import Shop, logged, logging_server
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.sql.places import Place, open_place
 from tests.connectors.sql.write.test_job import writer_of
-
-__all__ = ["logged", "logging_server"]
 
 ROWS = pa.table({"id": pa.array([1], pa.int32()), "s": ["longer than nine letters"]})
 

@@ -17,8 +17,8 @@ from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import SourceError
 from spark_channel.tunnel import Tunnel
 from tests.behaviour.faults.test_followed_table import CONSUMER
-from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_feed import NO_LIMIT, all_after, brief, feed_of, plain, rows
+from tests.connectors.mysql.shop import Shop
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.tunnel.children import ADMISSION, Child, Query
 

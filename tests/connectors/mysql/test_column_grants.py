@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.errors import SourceError
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 
 
 @pytest.fixture

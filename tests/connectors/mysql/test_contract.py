@@ -5,7 +5,7 @@ import pytest
 
 from spark_channel.errors import SourceError
 from spark_channel.testing import reader_conformance, writer_conformance
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.sql.micro_batches import hold_to_once
 
 pytestmark = pytest.mark.real_server("MariaDB", "mysql")

@@ -6,8 +6,8 @@ import pytest
 
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.errors import ChannelError, OptionError, SchemaError
-from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_feed import all_after, feed_of
+from tests.connectors.mysql.shop import Shop
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.sql.evolving import (
     Source,
     copy_much_while_columns_change,

@@ -10,7 +10,7 @@ import pytest
 
 from spark_channel.errors import CommitError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.small_disk import small_disk
 
 ROWS = pa.table(

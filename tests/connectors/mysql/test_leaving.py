@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.errors import TargetError
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 
 ROWS = pa.table({"id": [1, 2, 3]})
 

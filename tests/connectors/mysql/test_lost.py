@@ -26,7 +26,7 @@ from spark_channel.connectors.mysql.write.row_sender import RowSender
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import BatchRefusedError, ChannelError, SourceError, TargetError
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 
 ROWS = pa.record_batch({"id": range(20_000), "name": ["x" * 50] * 20_000})
 COLUMNS = [

@@ -8,8 +8,8 @@ import pytest
 from spark_channel.connectors import find_connector
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import BatchRefusedError, SourceError
-from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_feed import all_after, feed_of
+from tests.connectors.mysql.shop import Shop
 from tests.servers.mariadb import MysqlServer
 
 pytestmark = [pytest.mark.real_server("MySQL", "mysql")]

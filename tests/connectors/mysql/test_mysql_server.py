@@ -15,8 +15,8 @@ from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.mysql.dialect import MysqlDialect, table_named
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
-from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_feed import all_after
+from tests.connectors.mysql.shop import Shop
 from tests.servers.mariadb import MysqlServer, NewestMariadb
 
 pytestmark = [

@@ -12,7 +12,7 @@ from spark_channel.connectors.mysql.options import LEAST, SETTINGS, settings_to_
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.errors import BatchRefusedError, ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 
 GLOBALS = {
     "sql_select_limit": "1",

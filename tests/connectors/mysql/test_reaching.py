@@ -16,7 +16,7 @@ from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import CommitMode
 from spark_channel.testing import VirtualClock
 from tests.connectors.files.helpers import read_all
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.servers.mariadb import MariadbServer
 
 ODD = "a/b?#@:&=%41 +é'\""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.newest]
 

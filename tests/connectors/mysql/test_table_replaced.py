@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.errors import SourceError
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.sql.changing import acting, check_change, check_no_change, limited
 
 _MADE = """

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.errors import SchemaError, SourceError, TargetError
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.sql.documented import PLANES, table_rows
 
 UTC = dt.UTC

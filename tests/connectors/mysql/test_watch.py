@@ -12,7 +12,7 @@ from spark_channel.progress import TransferReport
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.behaviour.reports.test_stream_progress import Heard, heard
 from tests.cli.test_tunnel import call
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.tunnel.children import ADMISSION
 
 __all__ = ["heard"]

@@ -19,7 +19,7 @@ from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import show_life
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.conftest import Pg, run_task
+from tests.connectors.postgresql.pg import Pg, run_task
 
 BOTH = pytest.mark.parametrize("commit", ["job", "task"])
 PAIR = ("nightly", 1)

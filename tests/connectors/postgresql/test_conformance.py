@@ -5,7 +5,7 @@ import pytest
 
 from spark_channel.options import CommitMode
 from spark_channel.testing import reader_conformance, writer_conformance
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.sql.micro_batches import hold_to_once
 
 pytestmark = pytest.mark.real_server("PostgreSQL", "postgresql")

@@ -14,7 +14,7 @@ from spark_channel.connectors.postgresql.copy_format import ELEMENT
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.types import ELEMENTS
 from spark_channel.errors import TargetError
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 NUMBERS: list[tuple[str, pa.DataType]] = [

@@ -6,7 +6,7 @@ import pytest
 
 from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.postgresql import PostgresReader
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.servers.postgres import PostgresServer
 
 

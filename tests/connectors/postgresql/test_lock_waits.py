@@ -9,7 +9,7 @@ import pytest
 
 from spark_channel.errors import ChannelError
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 BOTH = pytest.mark.parametrize("commit", ["job", "task"])
 ROWS = pa.table({"id": pa.array([7, 8], pa.int64())})

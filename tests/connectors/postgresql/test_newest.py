@@ -8,9 +8,9 @@ import pytest
 
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import ChannelError, SchemaError, SourceError
-from tests.connectors.postgresql.conftest import Pg
 from tests.connectors.postgresql.log.test_feed import Table, rows
 from tests.connectors.postgresql.log.test_tables import Shop, begin, follow
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.postgresql.test_published import applied, read_to_end
 from tests.servers.postgres import PostgresServer
 

@@ -19,7 +19,7 @@ from spark_channel.connectors.postgresql.session import PgSession, PgWriteSessio
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.transfers.plan import is_one_pass, rehearse
-from tests.connectors.postgresql.conftest import Pg, run_task
+from tests.connectors.postgresql.pg import Pg, run_task
 from tests.connectors.postgresql.test_faults import _Cut, _ended
 
 pytestmark = pytest.mark.real_server("PostgreSQL", "postgresql")

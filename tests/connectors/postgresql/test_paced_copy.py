@@ -18,7 +18,7 @@ from spark_channel.connectors.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 BIT = 1_000
 

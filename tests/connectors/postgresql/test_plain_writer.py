@@ -29,7 +29,7 @@ from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 
 class PlainDialect(WriteDialect):

@@ -7,7 +7,7 @@ import pytest
 
 import spark_channel
 from spark_channel.errors import SourceError, TargetError
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["a", "b"]})
 

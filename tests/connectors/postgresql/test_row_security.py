@@ -10,7 +10,7 @@ from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.postgresql import PostgresReader
 from spark_channel.errors import SourceError
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 
 @pytest.fixture

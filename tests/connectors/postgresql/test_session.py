@@ -17,7 +17,7 @@ from spark_channel.connectors.base.registry import describe, find_connector
 from spark_channel.connectors.postgresql.options import conninfo, parse_url
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from tests.connectors.files.helpers import read_all
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.servers.postgres import PostgresServer
 
 

@@ -21,7 +21,7 @@ from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
 from spark_channel.errors import CommitError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.servers.postgres import PostgresServer
 
 LOCALES = {"ar": "es_AR", "us": "en_US", "jp": "ja_JP"}

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.errors import JobCancelledError, SourceError
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.servers.sockets import process_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -3,7 +3,7 @@
 import pytest
 
 from spark_channel.errors import SourceError
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.sql.changing import check_change, check_no_change, limited, rows_read
 
 _MADE = """

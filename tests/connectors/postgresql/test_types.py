@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors import FetchSize
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.sql.documented import PLANES, table_rows
 
 Kept = tuple[str, pa.DataType, list[str]]

@@ -16,7 +16,6 @@ from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.options import CommitMode
 from spark_channel.testing import reader_conformance
-from tests.connectors.postgresql.conftest import Pg
 from tests.connectors.postgresql.log.test_feed import (  # noqa: F401 - as above
     Table,
     table,
@@ -26,6 +25,7 @@ from tests.connectors.postgresql.log.test_feed import (  # noqa: F401 - as above
     test_base_and_changes_hold_every_row,
     test_every_change_comes_in_commit_order,
 )
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.postgresql.test_claims import (  # noqa: F401 - they run here, too
     test_a_driver_that_wakes_up_after_its_pair_was_published_adds_nothing,
     test_a_driver_that_was_overtaken_publishes_nothing,

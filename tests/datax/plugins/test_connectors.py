@@ -19,7 +19,7 @@ from spark_channel.datax.plugins import readers, writers
 from spark_channel.errors import JobFileError
 from tests.behaviour.third_party import install
 from tests.cli.typed import typed
-from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.postgresql.pg import Pg, own_schema
 from tests.datax.ran import ran
 from tests.servers.firebird import FirebirdServer
 from tests.servers.postgres import PostgresServer

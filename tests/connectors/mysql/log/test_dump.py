@@ -5,8 +5,8 @@ import pytest
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.connectors.mysql.log import dump as binlog_dump
 from spark_channel.connectors.mysql.log.position import GtidSet
-from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_tables import follow, made, of, tables_of
+from tests.connectors.mysql.shop import Shop
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions, change_schema
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.mysql.test_types import READ, REFUSED, UNREAD, WRITTEN
 
 NO_LIMIT = FeedLimit()

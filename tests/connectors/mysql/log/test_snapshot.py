@@ -13,8 +13,8 @@ from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOption
 from spark_channel.connectors.mysql.log.snapshot import BinlogWatermarks
 from spark_channel.connectors.sql.feed.base_chunk import BaseChunk
 from spark_channel.errors import SchemaError, SourceError
-from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_feed import NO_LIMIT, feed_of, plain
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.mysql.test_binlog_copy import Writer
 
 Found = list[tuple[Any, ...]]

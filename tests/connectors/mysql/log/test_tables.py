@@ -13,9 +13,9 @@ import pytest
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
 from spark_channel.tunnel import Tunnel
-from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.log.test_feed import NO_LIMIT, rows
 from tests.connectors.mysql.log.test_snapshot import played, state_of
+from tests.connectors.mysql.shop import Shop
 from tests.tunnel.children import Child
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.mysql.read import splitter
 from spark_channel.connectors.mysql.read.ranges import even_ranges
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 
 KEYS = st.sets(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=300)
 

@@ -19,7 +19,7 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.conftest import Shop, run_task
+from tests.connectors.mysql.shop import Shop, run_task
 from tests.connectors.sql import skewed
 from tests.connectors.sql.odd_names import hold_to_names
 from tests.servers.mariadb import MariadbServer

@@ -17,7 +17,7 @@ from spark_channel.connectors.mysql.write.row_sender import RowSender
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.conftest import Shop, transactions
+from tests.connectors.mysql.shop import Shop, transactions
 
 ROWS = pa.table({"id": pa.array(range(20_000), pa.int64()), "v": ["some text"] * 20_000})
 

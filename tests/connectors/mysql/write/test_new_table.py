@@ -26,7 +26,7 @@ from spark_channel.errors import OptionError, SchemaError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
 from tests.behaviour.exactly_once.test_own_source import copy
-from tests.connectors.mysql.conftest import Shop
+from tests.connectors.mysql.shop import Shop
 
 DEFINITION = """
 CREATE TABLE shops (id INT PRIMARY KEY);

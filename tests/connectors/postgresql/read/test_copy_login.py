@@ -16,7 +16,7 @@ from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.transfers.fan_out import carry_out
 from spark_channel.transfers.plan import rehearse
 from tests.cli.typed import typed
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.servers.postgres import USER
 
 _SECRET = r"a:b\c d"

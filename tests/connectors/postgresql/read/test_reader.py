@@ -12,7 +12,7 @@ from spark_channel.connectors.postgresql.catalog import PgTable
 from spark_channel.connectors.postgresql.read.reader import PostgresSplitter
 from spark_channel.connectors.postgresql.session import PgSession
 from spark_channel.errors import OptionError
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.sql.skewed import rows, uneven
 
 

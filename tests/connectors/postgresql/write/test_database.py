@@ -14,7 +14,7 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.conftest import Pg, run_task
+from tests.connectors.postgresql.pg import Pg, run_task
 from tests.connectors.sql.odd_names import hold_to_names
 
 BOTH = pytest.mark.parametrize("commit", ["job", "task"])

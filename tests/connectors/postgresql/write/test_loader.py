@@ -18,7 +18,7 @@ from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
 from spark_channel.transfers.limits import JobLimits
 from spark_channel.transfers.plan import finer_splits
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 OPEN = """SELECT count(*) FROM pg_stat_activity
 WHERE application_name LIKE 'spark-channel write%' AND xact_start IS NOT NULL"""

@@ -17,7 +17,7 @@ from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
 from spark_channel.progress.render import progress_line
 from tests.behaviour.exactly_once.test_own_source import copy
-from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.postgresql.pg import Pg, own_schema
 from tests.servers.postgres import PostgresServer, programs
 
 DEFINITION = """

@@ -9,7 +9,7 @@ import pytest
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.postgresql.write.publish import PostgresMerge
 from spark_channel.errors import ChannelError
-from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.pg import Pg
 
 ROWS = pa.table({"id": pa.array(range(60_000), pa.int64()), "v": ["some text"] * 60_000})
 

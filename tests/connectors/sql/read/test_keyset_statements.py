@@ -16,14 +16,12 @@ from spark_channel.connectors.sql import Column, Dialect, ReadColumn, ReadSource
 from spark_channel.connectors.sql.catalog import KeyColumn
 from spark_channel.connectors.sql.read.keyset import Keyset, keyset_of
 from spark_channel.planning import Split
-from tests.connectors.mysql.conftest import (
+from tests.connectors.mysql.shop import (
     Shop,
 )
-from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
-from tests.connectors.postgresql.conftest import (
+from tests.connectors.postgresql.pg import (
     Pg,
 )
-from tests.connectors.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 
 _FIXTURES = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

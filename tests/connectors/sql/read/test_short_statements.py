@@ -19,15 +19,13 @@ from spark_channel.errors import SourceError
 from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import GroupRead
 from spark_channel.planning import Task, TaskGroup
-from tests.connectors.mysql.conftest import (
+from tests.connectors.mysql.shop import (
     Shop,
     transactions,
 )
-from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
-from tests.connectors.postgresql.conftest import (
+from tests.connectors.postgresql.pg import (
     Pg,
 )
-from tests.connectors.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 from tests.connectors.sql.places import KINDS, Place, open_place
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from spark_channel.connectors import (
     Receipt,
@@ -142,9 +141,3 @@ def own_schema(server: PostgresServer) -> Iterator[Pg]:
         yield Pg(server, schema)
     finally:
         server.psql(f"SET client_min_messages = error; DROP SCHEMA {schema} CASCADE")
-
-
-@pytest.fixture
-def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
-    with own_schema(postgres_server) as made:
-        yield made
