@@ -13,8 +13,8 @@ from typing import Any
 from spark_channel.connectors.base.definition import ForeignKeyDefinition, TableDefinition
 from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.connectors.sql.read.reader import SqlReader
-from spark_channel.connectors.sql.write.database import Verdict
 from spark_channel.connectors.sql.write.job import SqlWriter
+from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.replication.report import TableOutcome
@@ -164,7 +164,7 @@ class ForeignKeys:
             for planned in accepted:
                 key = None if table is None else self._same(table, planned, session)
                 if table is not None and key is not None:
-                    writer.database.alter(
+                    writer.database.definition.alter(
                         session, writer.dialect.dropped_key(_sql(writer, table), key.name)
                     )
 
@@ -201,7 +201,7 @@ class ForeignKeys:
                     _sql(writer, table), candidate.key, writer.dialect.place(*to)
                 )
                 try:
-                    writer.database.alter(session, statement)
+                    writer.database.definition.alter(session, statement)
                 except TargetError as error:
                     if Verdict.LOST in writer.database.verdict(error):
                         raise
@@ -241,13 +241,13 @@ def _place(copy: TableCopy) -> tuple[str, str]:
 def _place_in_target(copy: TableCopy, session: Any) -> tuple[str, str]:
     """The schema and the name of the table's copy. All copies of a run are in one database."""
     writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
-    target = writer.database.locate(session)
+    target = writer.database.catalog.locate(session)
     return target.schema, target.name
 
 
 def _there(writer: SqlWriter[Any], session: Any) -> TableDefinition | None:
-    table = writer.database.locate(session).table
-    return None if table is None else writer.database.definition_of(session, table)
+    table = writer.database.catalog.locate(session).table
+    return None if table is None else writer.database.definition.read(session, table)
 
 
 def _sql(writer: SqlWriter[Any], table: TableDefinition) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -529,7 +529,7 @@ def of_table(end: Any, options: Mapping[str, Any]) -> Any:
     name = resolve_references({"dbtable": options["dbtable"]})
     renamed = end.options.model_copy(update=name)
     if isinstance(end, SqlWriter):
-        return SqlWriter(type(end.database)(renamed))
+        return SqlWriter(type(cast(Any, end.database))(renamed))
     return type(end)(renamed)
 
 

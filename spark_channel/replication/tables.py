@@ -246,7 +246,7 @@ def with_numbers(copies: Sequence[TableCopy]) -> list[TableCopy]:
         try:
             options = resolve_references(some[0].writer)
             writer, _ = find_connector(options, "writer").writer_with(options)
-            if not (isinstance(writer, SqlWriter) and writer.database.has_numbers):
+            if not (isinstance(writer, SqlWriter) and writer.database.traits.has_numbers):
                 continue
             readers = [_target_reader(copy) for copy in some]
             definitions = readers[0].definitions(readers)
@@ -288,7 +288,7 @@ def lacks_of(
             target_name = writer.run(
                 TargetError,
                 "look",
-                lambda session: writer.database.free_names(session, target.schema),
+                lambda session: writer.database.definition.free_names(session, target.schema),
             )
             names.append(target_name)
         return names[0](name)

@@ -34,10 +34,20 @@ from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase, staged_tables
+from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, check_stored
+from spark_channel.connectors.sql.write.sessions import Tell, Verdict
+from spark_channel.connectors.sql.write.table_database import (
+    TableCatalog,
+    TableDatabase,
+    TablePlanning,
+    TablePublisher,
+    default_commit,
+    staged_tables,
+    sweep,
+)
 from spark_channel.connectors.sql.write.target_columns import merge_key
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
@@ -61,7 +71,7 @@ WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'm', '
 """
 
 
-class AdbcDatabase(WriteDatabase[AdbcSession]):
+class AdbcDatabase(TableDatabase[AdbcSession]):
     """Rows are ingested by the driver, in transactions. `commit=job` needs CREATE TABLE in them, too."""
 
     Options: ClassVar[type[WriteOptions]] = AdbcWriteOptions
@@ -72,6 +82,10 @@ class AdbcDatabase(WriteDatabase[AdbcSession]):
         super().__init__(options)
         self.sql_name = options.sql_dialect()
         self.dialect = AdbcDialect(self.sql_name)
+        self.catalog = _Catalog(self)
+        self.planning = _Planning(self)
+        self.stages = _Stages(self)
+        self.publisher = _Publisher(self)
 
     @property
     def shown(self) -> str:
@@ -94,34 +108,6 @@ class AdbcDatabase(WriteDatabase[AdbcSession]):
             )
         return session
 
-    def check(self, context: WriteContext) -> None:
-        commit = context.commit or ("job" if context.stream is not None else "task")
-        if commit == "job" and not self.options.makes_tables_in_transactions():
-            spoken = self.sql_name or "an unknown SQL"
-            mode = "a stream, which needs commit=job" if context.commit is None else "'job'"
-            raise OptionError(
-                f"option 'commit' got {mode}; {self.shown} speaks {spoken}, whose CREATE TABLE may end the transaction "
-                "that publishes staged rows: it takes 'task'. If the database makes tables in transactions, name its "
-                "SQL with 'dialect'",
-                option="commit",
-                got="job",
-                takes="task",
-            )
-        super().check(context)
-
-    @contextmanager
-    def around(self, session: AdbcSession, plan: SqlPlan, *, publishes: bool) -> Iterator[None]:
-        """Make the table before the transaction, where that would commit what is in it."""
-        if not publishes:
-            self._check_undone(session, plan)
-            if not self.options.makes_tables_in_transactions():
-                self.ready(session, plan, empty=False)
-                session.commit()
-            yield
-            return
-        with super().around(session, plan, publishes=publishes):
-            yield
-
     def verdict(self, error: BaseException) -> Verdict:
         verdict = Verdict.OTHER
         if isinstance(error, TargetError) and (is_busy(error) or is_lost(error)):
@@ -130,191 +116,11 @@ class AdbcDatabase(WriteDatabase[AdbcSession]):
             verdict |= Verdict.CONFLICT
         return verdict
 
-    @property
-    def script_dialect(self) -> str:
-        return self.sql_name
-
     def claim_dialect(self, session: AdbcSession, place: WriteTarget) -> ClaimDialect:
         return claim_dialect(session, place.schema, self.sql_name)
 
-    def locate(self, session: AdbcSession) -> WriteTarget:
-        schema, name = self.dialect.named(self.options.dbtable)
-        if self.sql_name != "postgres":
-            return self._look(session, schema, name)
-        text = self.dialect.place(schema, name)
-        rows = session.rows(_FIND, (text,))
-        if rows:
-            schema, name = (str(value) for value in rows[0])
-            table = session.table_schema(schema, name)
-            if table is None:
-                raise TargetError(
-                    f"table {schema}.{name} exists, but {self.shown} does not report its columns"
-                )
-            return WriteTarget(schema, name, f"{schema}.{name}", table)
-        if schema is None and (schema := session.value("SELECT current_schema()::text")) is None:
-            raise OptionError(
-                f"option 'dbtable' got {self.options.dbtable!r} without a schema, and the search path is empty: "
-                "name the schema",
-                option="dbtable",
-                got=self.options.dbtable,
-            )
-        return WriteTarget(schema, name, f"{schema}.{name}")
-
-    def _look(self, session: AdbcSession, schema: str | None, name: str) -> WriteTarget:
-        """By the name that the catalog has: one table has one claim, however it is spelled."""
-        if self.sql_name == "sqlite" and (schema or "").lower() == "main":
-            schema = None  # the driver's name for it
-        table = session.table_schema(schema, name)
-        if table is not None:
-            name = session.spelled(schema, name, folds=True) or name
-            session.undo()
-        space = schema or session.current_schema()
-        # SQLite's and DuckDB's own connectors, which share the claims, leave "main" out.
-        label = (
-            name if not space or (self._folds and space.lower() == "main") else f"{space}.{name}"
-        )
-        return WriteTarget(schema or "", name, label, table, folds=self._folds)
-
-    @property
-    def _folds(self) -> bool:
-        return self.sql_name in ("sqlite", "duckdb")
-
-    def match(
-        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        table: pa.Schema | None = place.table
-        feed = self.options.write_mode == "apply"
-        fields = row_fields(plan.schema) if feed else list(plan.schema)
-        names = self._names(table, fields)
-        columns = tuple(
-            WriteColumn(field.name, Column(name, str(field.type)), field.type)
-            for field, name in zip(fields, names, strict=True)
-        )
-        target = TargetTable(
-            place.schema,
-            place.name,
-            place.label,
-            self.dialect.place(place.schema, place.name),
-            columns,
-            key=merge_key(
-                self.options, names, only_name, self.options.dbtable, None if table is None else ()
-            ),
-            operation=OPERATION if feed else None,
-        )
-        if target.key and table is not None:
-            check_unique(session, target, self.dialect)
-        return replace(plan, target=target)
-
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        stages = self.options.makes_tables_in_transactions()
-        return super().default_commit(place, context) if stages else "task"
-
-    def _names(self, table: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
-        """The table's names of the rows' columns."""
-        if table is None:
-            return [field.name for field in fields]
-        names = []
-        for field in fields:
-            column_name = only_name(field.name, table.names)
-            if column_name is None:
-                raise SchemaError(
-                    f"column {field.name!r} is not in table {self.options.dbtable!r}, "
-                    f"which has {', '.join(table.names)}"
-                )
-            names.append(column_name)
-        return names
-
-    def make_staging(
-        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        if plan.commit == "job":
-            self._check_undone(session, plan)
-        return plan  # each attempt makes its own table
-
-    def _check_undone(self, session: AdbcSession, plan: SqlPlan) -> None:
-        """Check that the driver undoes what a transaction wrote, and with `commit=job` the table that it made.
-
-        Some drivers accept the end of autocommit and commit each statement. 'dialect' may name another database's SQL.
-
-        Raises:
-            TargetError: something stays, which is removed.
-        """
-        table, key = self.claim_dialect(session, plan.place).table(TASKS), uuid.uuid4().hex
-        trial = f"{plan.stage}undone_{secrets.token_hex(2)}"
-        session.undo()
-        session.execute(
-            f"INSERT INTO {table} (claim, task, attempt, row_count, byte_count, committed_at) "  # noqa: S608 - a quoted name
-            f"VALUES ('{key}', 0, 0, 0, 0, '-')"
-        )
-        if plan.commit == "job":
-            session.ingest(plan.target.schema, trial, pa.table({"n": [1]}), "create")
-        session.undo()
-        stays = session.rows(f"SELECT 1 FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
-        if not stays and not (
-            plan.commit == "job" and session.tables(plan.target.schema or None, trial)
-        ):
-            session.undo()
-            return
-        session.execute(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
-        session.commit()
-        self.drop_stage(session, plan.place, trial)
-        consequence = "a task that is repeated would write its rows twice: it can only be read"
-        if plan.commit == "job":
-            consequence = (
-                "rows that it publishes could appear twice or in part: set 'commit' to task, and 'dialect' to the SQL "
-                "that the database speaks"
-            )
-        raise TargetError(
-            f"{session.place} does not undo what a transaction wrote, so {consequence}"
-        )
-
-    def ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> bool:
-        target = plan.target
-        if session.spelled(target.schema or None, target.name, folds=self._folds) is None:
-            fields = [pa.field(column.target, column.kind) for column in target.columns]
-            try:
-                session.ingest(
-                    target.schema, target.name, pa.schema(fields).empty_table(), "create"
-                )
-            except TargetError as error:
-                if is_conflict(error):
-                    # Another job has made it: this one tries again, and writes to it.
-                    raise BusyError(str(error)) from error
-                raise
-            if target.key:
-                make_unique(session, target, self.dialect)
-        elif empty:
-            session.execute(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
-        return False  # and there is nothing to complete
-
     def way(self, claim: TaskClaim[AdbcSession], *, stages: bool = True) -> Way[AdbcSession]:
         return adbc_way(self, self.options, claim)
-
-    def staged(
-        self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
-    ) -> list[tuple[str, int]]:
-        schema = plan.target.schema
-        return staged_tables(session, receipts, lambda name: self.dialect.place(schema, name))
-
-    def publish_staged(
-        self, session: AdbcSession, plan: SqlPlan, staged: list[tuple[str, int]]
-    ) -> None:
-        self.ready(session, plan, empty=plan.overwrite)
-        target = plan.target
-        if not target.key:
-            for table, rows in staged:
-                self.merge(session, plan, table, rows)
-            return
-        merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
-        column_list = ", ".join(map(self.dialect.quoted, target.staged_names))
-        before = 0
-        for table, rows in staged:
-            session.execute(
-                f"INSERT INTO {merged} ({column_list}, {PLACE}) SELECT {column_list}, {PLACE} + {before:d} FROM {table}"  # noqa: S608 - names are quoted
-            )
-            before += rows
-        self.merge(session, plan, merged, before)
-        session.execute(f"DROP TABLE {merged}")
 
     def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
         """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""
@@ -347,18 +153,276 @@ class AdbcDatabase(WriteDatabase[AdbcSession]):
         mode = self.options.write_mode
         AdbcMerge(session, self.dialect, plan.target, stage, mode, rows).bring()
 
-    def stages(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
+    @property
+    def folds(self) -> bool:
+        """Names that differ in the case of A to Z are one."""
+        return self.sql_name in ("sqlite", "duckdb")
+
+
+class _Catalog(TableCatalog[AdbcSession]):
+    def __init__(self, database: AdbcDatabase) -> None:
+        super().__init__(database)
+        self._adbc = database
+
+    def locate(self, session: AdbcSession) -> WriteTarget:
+        schema, name = self._adbc.dialect.named(self._adbc.options.dbtable)
+        if self._adbc.sql_name != "postgres":
+            return self._look(session, schema, name)
+        text = self._adbc.dialect.place(schema, name)
+        rows = session.rows(_FIND, (text,))
+        if rows:
+            schema, name = (str(value) for value in rows[0])
+            table = session.table_schema(schema, name)
+            if table is None:
+                raise TargetError(
+                    f"table {schema}.{name} exists, but {self._adbc.shown} does not report its columns"
+                )
+            return WriteTarget(schema, name, f"{schema}.{name}", table)
+        if schema is None and (schema := session.value("SELECT current_schema()::text")) is None:
+            raise OptionError(
+                f"option 'dbtable' got {self._adbc.options.dbtable!r} without a schema, and the search path is empty: "
+                "name the schema",
+                option="dbtable",
+                got=self._adbc.options.dbtable,
+            )
+        return WriteTarget(schema, name, f"{schema}.{name}")
+
+    def _look(self, session: AdbcSession, schema: str | None, name: str) -> WriteTarget:
+        """By the name that the catalog has: one table has one claim, however it is spelled."""
+        if self._adbc.sql_name == "sqlite" and (schema or "").lower() == "main":
+            schema = None  # the driver's name for it
+        table = session.table_schema(schema, name)
+        if table is not None:
+            name = session.spelled(schema, name, folds=True) or name
+            session.undo()
+        space = schema or session.current_schema()
+        # SQLite's and DuckDB's own connectors, which share the claims, leave "main" out.
+        label = (
+            name
+            if not space or (self._adbc.folds and space.lower() == "main")
+            else f"{space}.{name}"
+        )
+        return WriteTarget(schema or "", name, label, table, folds=self._adbc.folds)
+
+
+class _Planning(TablePlanning[AdbcSession]):
+    def __init__(self, database: AdbcDatabase) -> None:
+        super().__init__(database)
+        self._adbc = database
+
+    @property
+    def script_dialect(self) -> str:
+        return self._adbc.sql_name
+
+    def check(self, context: WriteContext) -> None:
+        commit = context.commit or ("job" if context.stream is not None else "task")
+        if commit == "job" and not self._adbc.options.makes_tables_in_transactions():
+            spoken = self._adbc.sql_name or "an unknown SQL"
+            mode = "a stream, which needs commit=job" if context.commit is None else "'job'"
+            raise OptionError(
+                f"option 'commit' got {mode}; {self._adbc.shown} speaks {spoken}, "
+                "whose CREATE TABLE may end the transaction that publishes staged rows: it takes 'task'. If the "
+                "database makes tables in transactions, name its SQL with 'dialect'",
+                option="commit",
+                got="job",
+                takes="task",
+            )
+        super().check(context)
+
+    def match(
+        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        table: pa.Schema | None = place.table
+        feed = self._adbc.options.write_mode == "apply"
+        fields = row_fields(plan.schema) if feed else list(plan.schema)
+        names = self._names(table, fields)
+        columns = tuple(
+            WriteColumn(field.name, Column(name, str(field.type)), field.type)
+            for field, name in zip(fields, names, strict=True)
+        )
+        target = TargetTable(
+            place.schema,
+            place.name,
+            place.label,
+            self._adbc.dialect.place(place.schema, place.name),
+            columns,
+            key=merge_key(
+                self._adbc.options,
+                names,
+                only_name,
+                self._adbc.options.dbtable,
+                None if table is None else (),
+            ),
+            operation=OPERATION if feed else None,
+        )
+        if target.key and table is not None:
+            check_unique(session, target, self._adbc.dialect)
+        return replace(plan, target=target)
+
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+        stages = self._adbc.options.makes_tables_in_transactions()
+        return default_commit(self._adbc.options, context) if stages else "task"
+
+    def _names(self, table: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
+        """The table's names of the rows' columns."""
+        if table is None:
+            return [field.name for field in fields]
+        names = []
+        for field in fields:
+            column_name = only_name(field.name, table.names)
+            if column_name is None:
+                raise SchemaError(
+                    f"column {field.name!r} is not in table {self._adbc.options.dbtable!r}, "
+                    f"which has {', '.join(table.names)}"
+                )
+            names.append(column_name)
+        return names
+
+
+class _Stages:
+    """Each attempt makes a table."""
+
+    def __init__(self, database: AdbcDatabase) -> None:
+        self._adbc = database
+
+    def make(
+        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        if plan.commit == "job":
+            _check_undone(self._adbc, session, plan)
+        return plan  # each attempt makes its own table
+
+    def names(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
         return [
             name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)
         ]
 
-    def drop_stage(self, session: AdbcSession, place: WriteTarget, name: str) -> None:
-        try:
-            with in_transaction(self, session):
-                if self.sql_name == "postgres":
-                    session.execute("SET LOCAL lock_timeout = '2s'")
-                session.execute(f"DROP TABLE IF EXISTS {self.dialect.place(place.schema, name)}")
-        except TargetError as error:
-            if not is_busy(error):
+    def drop(self, session: AdbcSession, place: WriteTarget, names: Sequence[str]) -> None:
+        for name in names:
+            table = self._adbc.dialect.place(place.schema, name)
+            try:
+                with in_transaction(self._adbc, session):
+                    if self._adbc.sql_name == "postgres":
+                        session.execute("SET LOCAL lock_timeout = '2s'")
+                    session.execute(f"DROP TABLE IF EXISTS {table}")
+            except TargetError as error:
+                if not is_busy(error):
+                    raise
+                _log.warning(
+                    "staging table %s is in use, and stays for the next job to remove", name
+                )
+
+    def sweep(self, session: AdbcSession, plan: SqlPlan, claims: Claims) -> None:
+        sweep(self._adbc, self, session, plan, claims)
+
+    def end_sessions(self, session: AdbcSession, run: str) -> None:
+        pass
+
+    def check(
+        self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> list[tuple[str, int]]:
+        schema = plan.target.schema
+        return staged_tables(session, receipts, lambda name: self._adbc.dialect.place(schema, name))
+
+
+class _Publisher(TablePublisher[AdbcSession]):
+    def __init__(self, database: AdbcDatabase) -> None:
+        super().__init__(database)
+        self._adbc = database
+
+    @contextmanager
+    def around(
+        self, session: AdbcSession, plan: SqlPlan, tell: Tell, *, publishes: bool
+    ) -> Iterator[None]:
+        """Make the table before the transaction, where that would commit what is in it."""
+        if not publishes:
+            _check_undone(self._adbc, session, plan)
+            if not self._adbc.options.makes_tables_in_transactions():
+                self._ready(session, plan, empty=False)
+                session.commit()
+        yield
+
+    def make_ready(
+        self,
+        session: AdbcSession,
+        plan: SqlPlan,
+        place: WriteTarget,
+        context: WriteContext,
+        *,
+        first: bool,
+    ) -> tuple[SqlPlan, bool]:
+        self._ready(session, plan, empty=first and plan.overwrite)
+        return plan, False  # there is nothing to complete
+
+    def _ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> None:
+        target = plan.target
+        if session.spelled(target.schema or None, target.name, folds=self._adbc.folds) is None:
+            fields = [pa.field(column.target, column.kind) for column in target.columns]
+            try:
+                session.ingest(
+                    target.schema, target.name, pa.schema(fields).empty_table(), "create"
+                )
+            except TargetError as error:
+                if is_conflict(error):
+                    # Another job has made it: this one tries again, and writes to it.
+                    raise BusyError(str(error)) from error
                 raise
-            _log.warning("staging table %s is in use, and stays for the next job to remove", name)
+            if target.key:
+                make_unique(session, target, self._adbc.dialect)
+        elif empty:
+            session.execute(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
+
+    def publish(self, session: AdbcSession, plan: SqlPlan, staged: list[tuple[str, int]]) -> bool:
+        self._ready(session, plan, empty=plan.overwrite)
+        target = plan.target
+        if not target.key:
+            for table, rows in staged:
+                self._adbc.merge(session, plan, table, rows)
+            return False
+        merged = self._adbc.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
+        column_list = ", ".join(map(self._adbc.dialect.quoted, target.staged_names))
+        before = 0
+        for table, rows in staged:
+            session.execute(
+                f"INSERT INTO {merged} ({column_list}, {PLACE}) SELECT {column_list}, {PLACE} + {before:d} FROM {table}"  # noqa: S608 - names are quoted
+            )
+            before += rows
+        self._adbc.merge(session, plan, merged, before)
+        session.execute(f"DROP TABLE {merged}")
+        return False
+
+
+def _check_undone(database: AdbcDatabase, session: AdbcSession, plan: SqlPlan) -> None:
+    """Check that the driver undoes what a transaction wrote, and with `commit=job` the table that it made.
+
+    Some drivers accept the end of autocommit and commit each statement. 'dialect' may name another database's SQL.
+
+    Raises:
+        TargetError: something stays, which is removed.
+    """
+    table, key = database.claim_dialect(session, plan.place).table(TASKS), uuid.uuid4().hex
+    trial = f"{plan.stage}undone_{secrets.token_hex(2)}"
+    session.undo()
+    session.execute(
+        f"INSERT INTO {table} (claim, task, attempt, row_count, byte_count, committed_at) "  # noqa: S608 - a quoted name
+        f"VALUES ('{key}', 0, 0, 0, 0, '-')"
+    )
+    if plan.commit == "job":
+        session.ingest(plan.target.schema, trial, pa.table({"n": [1]}), "create")
+    session.undo()
+    stays = session.rows(f"SELECT 1 FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
+    if not stays and not (
+        plan.commit == "job" and session.tables(plan.target.schema or None, trial)
+    ):
+        session.undo()
+        return
+    session.execute(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
+    session.commit()
+    database.stages.drop(session, plan.place, [trial])
+    consequence = "a task that is repeated would write its rows twice: it can only be read"
+    if plan.commit == "job":
+        consequence = (
+            "rows that it publishes could appear twice or in part: set 'commit' to task, and 'dialect' to the SQL "
+            "that the database speaks"
+        )
+    raise TargetError(f"{session.place} does not undo what a transaction wrote, so {consequence}")

@@ -14,7 +14,8 @@ import pyarrow as pa
 from spark_channel.connectors.adbc.dialect import arranged, placed
 from spark_channel.connectors.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.adbc.session import AdbcSession, is_busy
-from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.database import Stages
+from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import RefuseRow, Rows, Way
 from spark_channel.errors import BatchRefusedError, TargetError
@@ -32,7 +33,8 @@ class AdbcTables(Protocol):
 
     def append(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None: ...
     def merge_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None: ...
-    def drop_stage(self, session: AdbcSession, place: WriteTarget, name: str) -> None: ...
+    @property
+    def stages(self) -> Stages[AdbcSession]: ...
 
 
 def adbc_way(
@@ -41,9 +43,11 @@ def adbc_way(
     """See the head of this file."""
     is_staged = claim.plan.commit == "job"
     judges = options.tolerates_dirty_rows
+    loader = AdbcLoader(database, claim, judges=judges)
     return Way(
         lambda: AdbcSession(options, TargetError),
-        loader=None if is_staged else AdbcLoader(database, claim, judges=judges),
+        direct=loader if judges and not is_staged else None,
+        held=None if judges or is_staged else loader,
         staging=AdbcStaging(database, claim) if is_staged else None,
         held_bytes=0 if is_staged or judges else sys.maxsize,
         seconds=_GATHER_SECONDS,
@@ -66,7 +70,7 @@ class AdbcStaging:
     """A staging table of the attempt."""
 
     has_session = opens_first = True
-    survives = fences_last = False
+    fences_last = False
 
     def __init__(self, database: AdbcTables, claim: TaskClaim[AdbcSession]) -> None:
         self._database, self._claim = database, claim
@@ -90,23 +94,14 @@ class AdbcStaging:
         session.commit()
         return True
 
-    def holds(self, session: AdbcSession, before: int, after: int) -> bool:
-        raise NotImplementedError("an attempt ends with its session")
-
-    def carried(self, rows: list[pa.Table]) -> dict[str, Any] | None:
-        return None
-
     def finish(self) -> dict[str, Any]:
         return {"table": self._stage}
-
-    def flush(self) -> None:
-        pass
 
     def forget(self, session: AdbcSession | None) -> None:
         if session is not None:
             session.undo()
             if self._stage is not None:
-                self._database.drop_stage(session, self._claim.plan.place, self._stage)
+                self._database.stages.drop(session, self._claim.plan.place, [self._stage])
 
 
 @final

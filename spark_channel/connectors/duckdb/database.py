@@ -30,12 +30,16 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.write.database import Verdict
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.file_database import FileDatabase
+from spark_channel.connectors.sql.write.file_database import (
+    FileDatabase,
+    FileDefinitions,
+    FilePlanning,
+)
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.write.refused_value import refused_value
+from spark_channel.connectors.sql.write.sessions import Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
@@ -149,30 +153,24 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
     No task opens the database: DuckDB lets one process write it at a time.
     """
 
-    has_numbers = True
-    passes = Verdict.CONFLICT
     Options: ClassVar[type[WriteOptions]] = DuckdbWriteOptions
     options: DuckdbWriteOptions
     dialect: WriteDialect = DuckdbWriteDialect()
     beside = "log"
 
-    def check(self, context: WriteContext) -> None:
-        if context.commit == "task":
-            raise OptionError(
-                "option 'commit' got 'task'; a DuckDB file is written in one transaction: it takes 'job'",
-                option="commit",
-                got="task",
-                takes="job",
-            )
-        super().check(context)
+    def __init__(self, options: DuckdbWriteOptions) -> None:
+        traits = Traits(is_served=False, has_numbers=True, passes=Verdict.CONFLICT)
+        super().__init__(options, traits)
+        self.planning = _Planning(self)
+        self.definition = _Definitions(self, self._tried)
 
     def check_file(self) -> None:
         check_file(self.path, TargetError)
 
-    def new_place(self, session: DuckdbSession | None) -> tuple[str, str]:
+    def new_place(self) -> tuple[str, str]:
         return name_readings(self.options.dbtable, "duckdb", "main")[-1]
 
-    def tried(
+    def _tried(
         self,
         session: DuckdbSession | None,
         target: WriteTarget,
@@ -195,47 +193,12 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
 
         return tried(definition, rows, target.schema, target.name, name_of, sequence_of)
 
-    def new_table(
-        self,
-        session: DuckdbSession | None,
-        target: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        new = super().new_table(session, target, definition, rows, is_full=is_full)
-        if not is_full or new.create:
-            return new
-        return new.with_carried([*comments_of(definition, rows)])
-
-    def definition_of(self, session: DuckdbSession, table: Table) -> TableDefinition:
-        assert isinstance(table, DuckdbTable)
-        return read_definition(session, table)
-
-    def numbers(
-        self, session: DuckdbSession | None, table: Table, context: WriteContext
-    ) -> tuple[str, ...]:
-        if session is None or table.is_view:
-            return ()
-        source = None if context.definition is None else context.definition()
-        return counted_on(self.definition_of(session, table), source)
-
-    def count_on(self, session: DuckdbSession, plan: SqlPlan) -> None:
-        for statement in plan.numbers:
-            went, gap = session.rows(statement)[0]
-            if gap and went < gap:
-                _log.warning(
-                    "table %s may give numbers that its rows have: its sequence is %d numbers behind, which DuckDB "
-                    "takes one by one. Make a new sequence, and set it as the column's default",
-                    plan.place.label,
-                    gap,
-                )
-
     def way(self, claim: TaskClaim[DuckdbSession], *, stages: bool = True) -> Way[DuckdbSession]:
+        staging = self.staging_of(claim, partial(encoded, claim))
         return Way(
             lambda: self.open_file(self.path, TargetError),
-            staging=self.staging_of(claim, partial(encoded, claim)),
+            staging=staging,
+            flush=staging.flush,
             seconds=0.0,
             shows_life=False,  # the file's own does
             judges_last=True,
@@ -276,3 +239,55 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
             return bool(session.rows(query, (name,)))
 
         return ClaimDialect(table=lambda name: f"main.{name}", exists=exists)
+
+
+class _Planning(FilePlanning[DuckdbSession]):
+    def check(self, context: WriteContext) -> None:
+        if context.commit == "task":
+            raise OptionError(
+                "option 'commit' got 'task'; a DuckDB file is written in one transaction: it takes 'job'",
+                option="commit",
+                got="task",
+                takes="job",
+            )
+        super().check(context)
+
+
+class _Definitions(FileDefinitions[DuckdbSession]):
+    def new_table(
+        self,
+        session: DuckdbSession | None,
+        target: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        new = super().new_table(session, target, definition, rows, whole, is_full=is_full)
+        if not is_full or new.create:
+            return new
+        return new.with_carried([*comments_of(definition, rows)])
+
+    def read(self, session: DuckdbSession, table: Table) -> TableDefinition:
+        assert isinstance(table, DuckdbTable)
+        return read_definition(session, table)
+
+    def numbers(
+        self, session: DuckdbSession | None, table: Table, context: WriteContext
+    ) -> tuple[str, ...]:
+        if session is None or table.is_view:
+            return ()
+        source = None if context.definition is None else context.definition()
+        return counted_on(self.read(session, table), source)
+
+    def count_on(self, session: DuckdbSession, plan: SqlPlan) -> None:
+        for statement in plan.numbers:
+            went, gap = session.rows(statement)[0]
+            if gap and went < gap:
+                _log.warning(
+                    "table %s may give numbers that its rows have: its sequence is %d numbers behind, which DuckDB "
+                    "takes one by one. Make a new sequence, and set it as the column's default",
+                    plan.place.label,
+                    gap,
+                )

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     )
     from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
     from spark_channel.connectors.sql.write.claims import Claims
-    from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase
+    from spark_channel.connectors.sql.write.database import WriteDatabase
     from spark_channel.connectors.sql.write.job import SqlWriter
     from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
     from spark_channel.connectors.sql.write.publish import Merge, StandardMerge
+    from spark_channel.connectors.sql.write.sessions import Verdict
+    from spark_channel.connectors.sql.write.table_database import TableDatabase
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
@@ -58,7 +60,9 @@ else:
             "read.source": ["ReadSource"],
             "read.splits": ["Quantiles", "Splitter"],
             "write.plan": ["SqlPlan", "WriteTarget"],
-            "write.database": ["Verdict", "WriteDatabase"],
+            "write.database": ["WriteDatabase"],
+            "write.sessions": ["Verdict"],
+            "write.table_database": ["TableDatabase"],
             "write.job": ["SqlWriter"],
         },
     )
@@ -85,6 +89,7 @@ __all__ = [
     "SqlWriter",
     "StandardMerge",
     "Table",
+    "TableDatabase",
     "TargetTable",
     "Verdict",
     "WriteColumn",

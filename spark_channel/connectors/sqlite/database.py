@@ -12,9 +12,9 @@ from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
-from spark_channel.connectors.sql.write.database import Verdict
-from spark_channel.connectors.sql.write.file_database import FileDatabase
+from spark_channel.connectors.sql.write.file_database import FileDatabase, FileDefinitions
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.sessions import Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.connectors.sqlite.definition import read_definition, tried
@@ -46,13 +46,17 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
     dialect: WriteDialect = SqliteWriteDialect()
     beside = "journal"
 
+    def __init__(self, options: SqliteWriteOptions) -> None:
+        super().__init__(options, Traits(is_served=False))
+        self.definition = _Definitions(self, self._tried)
+
     def check_file(self) -> None:
         check_file(self.path, TargetError)
 
-    def new_place(self, session: SqliteSession | None) -> tuple[str, str]:
+    def new_place(self) -> tuple[str, str]:
         return "main", self._new_name()
 
-    def tried(
+    def _tried(
         self,
         session: SqliteSession | None,
         place: WriteTarget,
@@ -63,10 +67,6 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
         name_of = free_names({place.name, *index_names}, None, folds=True)
         return tried(definition, rows, place.name, name_of)
 
-    def definition_of(self, session: SqliteSession, table: Table) -> TableDefinition:
-        assert isinstance(table, SqliteTable)
-        return read_definition(session, table)
-
     def way(self, claim: TaskClaim[SqliteSession], *, stages: bool = True) -> Way[SqliteSession]:
         tolerant = self.options.tolerates_dirty_rows
 
@@ -76,10 +76,11 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
         staging = self.staging_of(claim, staged)
         return Way(
             lambda: self.open_file(self.path, TargetError),
-            loader=SqliteLoader(self, self.options, claim, staging)
+            held=SqliteLoader(self, self.options, claim, staging)
             if claim.plan.commit == "task"
             else None,
             staging=staging,
+            flush=staging.flush,
             seconds=0.0,
             shows_life=False,  # the file's own does
             judges_last=True,
@@ -131,3 +132,9 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
                 takes="a table's name",
             )
         return tree.name
+
+
+class _Definitions(FileDefinitions[SqliteSession]):
+    def read(self, session: SqliteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, SqliteTable)
+        return read_definition(session, table)

@@ -15,14 +15,14 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.sql.catalog import Column, TargetTable
-from spark_channel.connectors.sql.write.database import TaskDatabase
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_loading import FileStaging
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.write.refused_value import refused_value
+from spark_channel.connectors.sql.write.sessions import WriteSessions
 from spark_channel.connectors.sql.write.table_loading import savepoint
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import RefuseRow, Rows
+from spark_channel.connectors.sql.write.way import RefuseRow
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
 from spark_channel.connectors.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sqlite.session import SqliteSession, refuses_data
@@ -232,7 +232,7 @@ class SqliteLoader:
 
     def __init__(
         self,
-        database: TaskDatabase[SqliteSession],
+        database: WriteSessions[SqliteSession],
         options: SqliteWriteOptions,
         claim: TaskClaim[SqliteSession],
         staging: FileStaging,
@@ -251,15 +251,6 @@ class SqliteLoader:
         session.start(self._database.dialect.begin)
         self._claim.fence(session)
         self._claim.is_done(session)
-
-    def insert(self, session: SqliteSession, rows: Rows, before: int, spread: float) -> None:
-        raise NotImplementedError("its rows are staged")
-
-    def judge(self, session: SqliteSession, rows: Rows, before: int) -> None:
-        raise NotImplementedError("its rows are judged at the end")
-
-    def complete(self, session: SqliteSession, *, judged: bool) -> None:
-        pass
 
     def bring(
         self, session: SqliteSession, rows: list[pa.Table], spread: float, refuse: RefuseRow | None

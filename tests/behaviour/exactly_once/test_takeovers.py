@@ -51,9 +51,11 @@ def test_a_takeover_that_fails_leaves_the_live_run_its_claim(
     def fail(*_: Any, **__: Any) -> None:
         raise TargetError("the disk is full")
 
-    monkeypatch.setattr(
-        cast(Any, later).database, "make_staging" if mode == "job" else "make_ready", fail
-    )
+    database = cast(Any, later).database
+    if mode == "job":
+        monkeypatch.setattr(database.stages, "make", fail)
+    else:
+        monkeypatch.setattr(database.publisher, "make_ready", fail)
     with pytest.raises(TargetError, match="the disk is full"):
         later.prepare(_context("later", mode), ROWS.schema)
     live.commit(plan, receipts or [_task(live, plan)])

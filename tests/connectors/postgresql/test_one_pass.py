@@ -14,7 +14,6 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors import WritePlan, load_reader
-from spark_channel.connectors.postgresql import PostgresDatabase
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.planning import Endpoint, Split, TransferSpec
@@ -126,7 +125,8 @@ def test_a_run_that_is_overtaken_while_its_task_writes_adds_nothing(
 ) -> None:
     """A role that may not end the session of the run before leaves it to the claim."""
     if not is_ended:
-        monkeypatch.setattr(PostgresDatabase, "end_sessions", lambda *_: None)
+        stages = type(pg.writer("t").database.stages)
+        monkeypatch.setattr(stages, "end_sessions", lambda *_: None)
     _table(pg)
     writer, plan = _plan(pg, ("nightly", 1))
     task = writer.open(plan, 0, 0)

@@ -17,8 +17,8 @@ from spark_channel.connectors.sql import (
     Column,
     SqlWriter,
     Table,
+    TableDatabase,
     Verdict,
-    WriteDatabase,
     WriteDialect,
     WriteSession,
     WriteTarget,
@@ -91,7 +91,7 @@ class Session(WriteSession):
         return TargetError(str(error))
 
 
-class PlainDatabase(WriteDatabase[Session]):
+class PlainDatabase(TableDatabase[Session]):
     """What the documentation asks for, and nothing faster."""
 
     Options = PostgresWriteOptions
@@ -99,13 +99,16 @@ class PlainDatabase(WriteDatabase[Session]):
     dialect = PlainDialect()
     shown = "PostgreSQL"
 
+    def __init__(self, options: PostgresWriteOptions) -> None:
+        super().__init__(options, new_place=self.new_place, stage_names=self.stage_names)
+
     def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
         return Session(self.options)
 
     def new_place(self, session: Session) -> tuple[str, str]:
         return session.value("SELECT current_schema()"), self.options.dbtable
 
-    def stages(self, session: Session, place: WriteTarget, beginning: str) -> list[str]:
+    def stage_names(self, session: Session, place: WriteTarget, beginning: str) -> list[str]:
         query = "SELECT tablename FROM pg_tables WHERE schemaname = ? AND starts_with(tablename, ?)"
         return [str(name) for (name,) in session.rows(query, (place.staging, beginning))]
 

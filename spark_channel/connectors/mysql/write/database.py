@@ -53,10 +53,24 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase, staged_tables
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
+from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
+from spark_channel.connectors.sql.write.table_database import (
+    TableCatalog,
+    TableDatabase,
+    TableDefinitions,
+    TablePlanning,
+    TablePublisher,
+    default_commit,
+    is_one_pass,
+    make_table,
+    one_pass_rows,
+    staged_tables,
+    sweep,
+    target_of,
+)
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
@@ -76,7 +90,7 @@ _SCRIPTS = ("preSql", "postSql")
 _ASSIGNS = re.compile(r"\bSET\b(?:[^;]*,)?\s*NEW\s*\.", re.IGNORECASE)
 
 
-class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
+class MysqlDatabase(TableDatabase[MysqlWriteSession]):
     """Rows are loaded where a warning is an error: by `commit=job` into staging tables without keys.
 
     `commit=job`: one transaction on the driver's host inserts all of them. `commit=task`: each task inserts its own.
@@ -87,22 +101,15 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
     dialect: WriteDialect = MysqlWriteDialect()
-    overwrite_drops = False
 
     def __init__(self, options: MysqlWriteOptions) -> None:
-        super().__init__(options)
+        super().__init__(options, _traits(options))
         address_of(options)
-
-    @property
-    def one_pass_rows(self) -> int | None:
-        return super().one_pass_rows if self.options.duplicates == "error" else None
-
-    @property
-    def task_seconds(self) -> float | None:
-        options = self.options
-        holds = options.write_mode == "insert" and options.duplicates == "error"
-        by_task = options.commit == "task" and not options.tolerates_dirty_rows
-        return TASK_SECONDS if holds and by_task else None
+        self.catalog = TableCatalog(self, self.new_place)
+        self.planning = _Planning(self)
+        self.definition = _Definitions(self)
+        self.stages = _Stages(self)
+        self.publisher = _Publisher(self)
 
     def resource_mark(self) -> str | None:
         return address_of(self.options).host
@@ -116,9 +123,6 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
         from spark_channel.connectors.mysql.health import MysqlHealth
 
         return MysqlHealth(self.options, TargetError, self.row_cost)
-
-    def check(self, context: WriteContext) -> None:
-        self._check_scripts(TRANSACTION_WORDS)
 
     def connect(
         self, failure: type[TargetError], purpose: str, *, patient: bool
@@ -161,78 +165,9 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
             database, name = database.lower(), name.lower()
         return database, name
 
-    def new_table(
-        self,
-        session: MysqlWriteSession | None,
-        place: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        assert session is not None
-        if is_full and definition.statement and definition.system == self.dialect.sql:
-            found = tried(session, place, definition, rows)
-            if isinstance(found, NewTable):
-                return found
-            plain = super().new_table(session, place, definition, rows, is_full=True)
-            return replace(
-                plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out)
-            )
-        new = super().new_table(session, place, definition, rows, is_full=is_full)
-        if not is_full:
-            return new
-        is_free = self.options.table_comment is None
-        new = new.with_carried([*comments_of(definition, rows, is_free=is_free)])
-        return self._with_numbers(new, definition)
-
-    def _with_numbers(self, new: NewTable, definition: TableDefinition) -> NewTable:
-        """`new`, made as the definition of another system says, with AUTO_INCREMENT: on the first column of the key."""
-        key = self.options.key_columns or new.key
-        column = definition.column(key[0]) if key else None
-        sequence = None if column is None else column.sequence
-        if (
-            column is None
-            or sequence is None
-            or (sequence.increment, self.options.create_table_column_types) != (1, None)
-        ):
-            return new
-        if not pa.types.is_integer(new.rows.field(column.name).type) or sequence.following < 1:
-            return new
-        what = f"sequence of {column.name}"
-        return new.with_carried([AutoIncrement(what, (), column.name, sequence.following)])
-
-    def without_refused(self, new: NewTable, definition: TableDefinition) -> NewTable:
-        return without_refused_checks(new, definition)
-
-    def definition_of(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
-        assert isinstance(table, MysqlTable)
-        return read_definition(session, table)
-
-    def match(
-        self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        if plan.commit == "job":
-            self._check_scripts(COMMITTING_WORDS)
-        has_triggers = False
-        if isinstance(place.table, MysqlTable) and not place.table.is_view:
-            check_transactional(session, place.table)
-            has_triggers = _find_triggers(session, place.table)
-        target = self.target(plan, place)
-        if target.create is not None and not target.key:
-            _check_key_not_required(session, target)
-        is_one_pass = not has_triggers and self.is_one_pass(plan, place.table, context)
-        target = with_late_instants(session, target)
-        return replace(plan, target=target, one_pass=is_one_pass)
-
-    def is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
-        """Not where the server computes values: its warnings of them are not of the rows, and LOAD DATA only warns."""
-        is_plain = table is not None and not any(each.generated for each in table.columns)
-        return is_plain and super().is_one_pass(plan, table, context)
-
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
-        made = super().target(replace(plan, overwrite=False), place)
+        made = target_of(self, replace(plan, overwrite=False), place)
         check_one_zone(made)
         new = plan.new_table
         if made.create is None or new is None:
@@ -241,6 +176,112 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
             declared = self.dialect.columns_as_created(new.table)
             return replace(made, declared=declared, indexed=new.table.indexed)
         return at_once(made, new, self.options)
+
+
+def _traits(options: MysqlWriteOptions) -> Traits:
+    is_append = options.write_mode == "insert" and options.duplicates == "error"
+    by_task = options.commit == "task" and not options.tolerates_dirty_rows
+    return Traits(
+        overwrite_drops=False,
+        one_pass_rows=one_pass_rows(options) if options.duplicates == "error" else None,
+        task_seconds=TASK_SECONDS if is_append and by_task else None,
+    )
+
+
+class _Planning(TablePlanning[MysqlWriteSession]):
+    def __init__(self, database: MysqlDatabase) -> None:
+        super().__init__(database)
+        self._mysql = database
+
+    def check(self, context: WriteContext) -> None:
+        _check_scripts(self._mysql.options, TRANSACTION_WORDS)
+
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+        """`task` also for an append whose scripts hold DDL: it commits, so nothing else is in its transaction."""
+        commits = next(
+            (name for name in _SCRIPTS if _script_commits(self._mysql.options, name)), None
+        )
+        if commits is None or context.overwrite or context.stream is not None:
+            return default_commit(self._mysql.options, context)
+        _log.warning(
+            "job %s: option %r holds a statement that commits in MySQL, so each task's rows stay when the job fails "
+            "(commit=task). For all rows or none, write it without DDL: DELETE instead of TRUNCATE",
+            context.job,
+            commits,
+        )
+        return "task"
+
+    def match(
+        self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        if plan.commit == "job":
+            _check_scripts(self._mysql.options, COMMITTING_WORDS)
+        has_triggers = False
+        if isinstance(place.table, MysqlTable) and not place.table.is_view:
+            check_transactional(session, place.table)
+            has_triggers = _find_triggers(session, place.table)
+        target = self._mysql.target(plan, place)
+        if target.create is not None and not target.key:
+            _check_key_not_required(session, target)
+        is_one_pass = not has_triggers and self._is_one_pass(plan, place.table, context)
+        target = with_late_instants(session, target)
+        return replace(plan, target=target, one_pass=is_one_pass)
+
+    def _is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
+        """Not where the server computes values: its warnings of them are not of the rows, and LOAD DATA only warns."""
+        is_plain = table is not None and not any(each.generated for each in table.columns)
+        return is_plain and is_one_pass(self._mysql.traits, plan, table, context)
+
+
+class _Definitions(TableDefinitions[MysqlWriteSession]):
+    def __init__(self, database: MysqlDatabase) -> None:
+        super().__init__(database)
+        self._mysql = database
+
+    def read(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, MysqlTable)
+        return read_definition(session, table)
+
+    def new_table(
+        self,
+        session: MysqlWriteSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        assert session is not None
+        left_out: tuple[str, ...] = ()
+        own = is_full and definition.statement and definition.system == self._mysql.dialect.sql
+        if own:
+            new = tried(session, place, definition, rows)
+            if isinstance(new, NewTable):
+                return without_refused_checks(new, whole)
+            left_out = (f"what only CREATE TABLE says: {new}",)
+        new = super().new_table(session, place, definition, rows, whole, is_full=is_full)
+        if is_full and not own:
+            is_free = self._mysql.options.table_comment is None
+            new = new.with_carried([*comments_of(definition, rows, is_free=is_free)])
+            new = self._with_numbers(new, definition)
+        return without_refused_checks(replace(new, left_out=(*left_out, *new.left_out)), whole)
+
+    def _with_numbers(self, new: NewTable, definition: TableDefinition) -> NewTable:
+        """`new`, made as the definition of another system says, with AUTO_INCREMENT: on the first column of the key."""
+        key = self._mysql.options.key_columns or new.key
+        column = definition.column(key[0]) if key else None
+        sequence = None if column is None else column.sequence
+        if (
+            column is None
+            or sequence is None
+            or (sequence.increment, self._mysql.options.create_table_column_types) != (1, None)
+        ):
+            return new
+        if not pa.types.is_integer(new.rows.field(column.name).type) or sequence.following < 1:
+            return new
+        what = f"sequence of {column.name}"
+        return new.with_carried([AutoIncrement(what, (), column.name, sequence.following)])
 
     def alter(self, session: MysqlWriteSession, statement: str) -> None:
         session.execute(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
@@ -259,32 +300,54 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
         finally:
             session.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        """`task` also for an append whose scripts hold DDL: it commits, so nothing else is in its transaction."""
-        commits = next((name for name in _SCRIPTS if self._script_commits(name)), None)
-        if commits is None or context.overwrite or context.stream is not None:
-            return super().default_commit(place, context)
-        _log.warning(
-            "job %s: option %r holds a statement that commits in MySQL, so each task's rows stay when the job fails "
-            "(commit=task). For all rows or none, write it without DDL: DELETE instead of TRUNCATE",
-            context.job,
-            commits,
-        )
-        return "task"
 
-    def make_staging(
+class _Stages:
+    """Each attempt makes a table."""
+
+    def __init__(self, database: MysqlDatabase) -> None:
+        self._mysql = database
+
+    def make(
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         """Each attempt makes its own table, so that a right which lacks would end each of them."""
-        said = lacking_to_stage(self.dialect, session, place)
+        if plan.commit == "task":
+            return plan
+        said = lacking_to_stage(self._mysql.dialect, session, place)
         if said:
             ways = "" if context.stream is not None else f". {STAGING_WAYS}"
-            raise of_input(TargetError(f"{self.shown}: {said}{ways}"))
+            raise of_input(TargetError(f"{self._mysql.shown}: {said}{ways}"))
         return plan
+
+    def names(self, session: MysqlWriteSession, place: WriteTarget, beginning: str) -> list[str]:
+        return stage_names(session, place.staging, beginning)
+
+    def drop(self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]) -> None:
+        for table in drop_tables(session, [table_in(place.staging, name) for name in names]):
+            _log.warning(
+                "staging %s stays until a later job removes it: a transaction still uses it", table
+            )
+
+    def sweep(self, session: MysqlWriteSession, plan: SqlPlan, claims: Claims) -> None:
+        sweep(self._mysql, self, session, plan, claims)
+
+    def end_sessions(self, session: MysqlWriteSession, run: str) -> None:
+        pass  # each attempt ends those before it, by their locks
+
+    def check(
+        self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> list[tuple[str, int]]:
+        return staged_tables(session, receipts, lambda name: table_in(plan.place.staging, name))
+
+
+class _Publisher(TablePublisher[MysqlWriteSession]):
+    def __init__(self, database: MysqlDatabase) -> None:
+        super().__init__(database)
+        self._mysql = database
 
     @contextmanager
     def around(
-        self, session: MysqlWriteSession, plan: SqlPlan, *, publishes: bool
+        self, session: MysqlWriteSession, plan: SqlPlan, tell: Tell, *, publishes: bool
     ) -> Iterator[None]:
         with self._alone(session, plan, create=not publishes or plan.commit == "job"):
             if not publishes and self._pre_sql_commits:
@@ -293,48 +356,27 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
 
     def _run_pre_sql(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
         """Before the transaction, unless an earlier run has got so far."""
-        claims = claims_at(self, session, plan.place)
+        claims = claims_at(self._mysql, session, plan.place)
         if claims.fence(plan.claim).state == "open":
-            for statement in self.dialect.script(self.options.pre_sql, "preSql"):
-                with in_transaction(self, session):
-                    self.hold_table(session, plan, claims)
+            for statement in self._mysql.dialect.script(self._mysql.options.pre_sql, "preSql"):
+                with in_transaction(self._mysql, session):
+                    self.hold(session, plan, claims)
                     session.execute(statement)
 
-    def hold_table(self, session: MysqlWriteSession, plan: SqlPlan, claims: Claims) -> None:
+    def hold(self, session: MysqlWriteSession, plan: SqlPlan, claims: Claims) -> None:
         """A DELETE waits for the first row of an append in one pass, and then misses those that came before it."""
-        options = self.options
+        options = self._mysql.options
         if options.pre_sql or options.post_sql or options.write_mode == "apply":
             claims.hold_table(plan.claim)
 
-    def staged(
-        self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
-    ) -> list[tuple[str, int]]:
-        return staged_tables(session, receipts, lambda name: table_in(plan.place.staging, name))
-
-    def publish_staged(
+    def publish(
         self, session: MysqlWriteSession, plan: SqlPlan, staged: list[tuple[str, int]]
-    ) -> None:
+    ) -> bool:
         self.ready(session, plan, empty=plan.overwrite)
         # Which has locked the rows that it deleted.
-        paced = self.options.is_limited and not plan.overwrite
-        insert_staged(session, plan.target, self.options, staged, paced=paced)
-
-    def stages(self, session: MysqlWriteSession, place: WriteTarget, beginning: str) -> list[str]:
-        return stage_names(session, place.staging, beginning)
-
-    def drop_stages(
-        self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]
-    ) -> None:
-        self._drop(session, place, names)
-
-    def drop_stage(self, session: MysqlWriteSession, place: WriteTarget, name: str) -> None:
-        self._drop(session, place, [name])
-
-    def _drop(self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]) -> None:
-        for table in drop_tables(session, [table_in(place.staging, name) for name in names]):
-            _log.warning(
-                "staging %s stays until a later job removes it: a transaction still uses it", table
-            )
+        paced = self._mysql.options.is_limited and not plan.overwrite
+        insert_staged(session, plan.target, self._mysql.options, staged, paced=paced)
+        return False  # `around` makes tables
 
     @contextmanager
     def _alone(self, session: MysqlWriteSession, plan: SqlPlan, *, create: bool) -> Iterator[None]:
@@ -346,10 +388,10 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
         hold(session, table_lock(target.label))
         session.end_when_silent()
         is_first = create and plan.held is not None and plan.held.follows == Follows(None)
-        if is_first and self.dialect.find_table(session, target.sql) is None:
-            with in_transaction(self, session):
-                claims_at(self, session, plan.place).makes_table(plan.claim)
-        made = create and self.make_table(session, target)
+        if is_first and self._mysql.dialect.find_table(session, target.sql) is None:
+            with in_transaction(self._mysql, session):
+                claims_at(self._mysql, session, plan.place).makes_table(plan.claim)
+        made = create and make_table(self._mysql, session, target)
         try:
             yield
         except TargetError:
@@ -373,21 +415,23 @@ class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
         if not (written and _commits(texts, option)):
             super().script(session, texts, option, written=written)
             return
-        for statement in self.dialect.script(texts, option):
+        for statement in self._mysql.dialect.script(texts, option):
             session.execute(statement)
 
     @property
     def _pre_sql_commits(self) -> bool:
         """It holds DDL, which would commit the transaction that makes the table ready before it is complete."""
-        return self._script_commits("preSql")
+        return _script_commits(self._mysql.options, "preSql")
 
-    def _script_commits(self, option: str) -> bool:
-        pre = option == "preSql"
-        return _commits(self.options.pre_sql if pre else self.options.post_sql, option)
 
-    def _check_scripts(self, forbidden: frozenset[str]) -> None:
-        split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
-        split_script(self.options.post_sql, "postSql", "mysql", forbidden)
+def _script_commits(options: MysqlWriteOptions, option: str) -> bool:
+    pre = option == "preSql"
+    return _commits(options.pre_sql if pre else options.post_sql, option)
+
+
+def _check_scripts(options: MysqlWriteOptions, forbidden: frozenset[str]) -> None:
+    split_script(options.pre_sql, "preSql", "mysql", forbidden)
+    split_script(options.post_sql, "postSql", "mysql", forbidden)
 
 
 def with_late_instants(session: MysqlWriteSession, target: TargetTable) -> TargetTable:

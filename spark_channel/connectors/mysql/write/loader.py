@@ -43,10 +43,10 @@ from spark_channel.connectors.mysql.write.publish import (
     take_over,
 )
 from spark_channel.connectors.mysql.write.row_sender import RefusedRowsError, RowSender
-from spark_channel.connectors.sql.write.database import TaskDatabase
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.refused_value import refused_value, widening
+from spark_channel.connectors.sql.write.sessions import WriteSessions
 from spark_channel.connectors.sql.write.table_loading import savepoint, staged_whole
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import (
@@ -99,7 +99,7 @@ _DATA_ERRORS = frozenset(
 """What the server says of rows, rather than of itself: NULL, duplicate, range, length, foreign key, check."""
 
 
-class MysqlTasks(TaskDatabase[MysqlWriteSession], Protocol):
+class MysqlTasks(WriteSessions[MysqlWriteSession], Protocol):
     """What is used of the database here."""
 
     @property
@@ -117,7 +117,8 @@ def mysql_way(
         MysqlWriteSession, options, TargetError, local_infile=options.local_infile is not False
     )
     if plan.commit == "job" and not plan.one_pass:
-        return Way(connect, staging=MysqlStaging(database, claim))
+        staging = MysqlStaging(database, claim)
+        return Way(connect, staging=staging, holds=staging.holds)
     is_append = options.write_mode == "insert" and options.duplicates == "error"
     is_paced = stages and may_last(options, plan)
     # A role that may create no table may create no temporary one.
@@ -127,14 +128,17 @@ def mysql_way(
         else None
     )
     if (is_append or words is not None) and not is_paced:
-        return Way(connect, loader=MysqlLoader(database, claim, None, words), answers=_answers)
+        return Way(connect, direct=MysqlLoader(database, claim, None, words), answers=_answers)
     temporary = TemporaryTable(database, claim, is_paced=is_paced)
     judges = options.tolerates_dirty_rows
+    loader = MysqlLoader(database, claim, temporary, None, judges=judges, is_paced=is_paced)
+    if judges:
+        return Way(connect, direct=loader, is_paced=is_paced, answers=_answers)
     return Way(
         connect,
-        loader=MysqlLoader(database, claim, temporary, None, judges=judges, is_paced=is_paced),
-        staging=None if judges else temporary,
-        held_bytes=most_held(options) if is_append and not judges else 0,
+        held=loader,
+        staging=temporary,
+        held_bytes=most_held(options) if is_append else 0,
         is_paced=is_paced,
         answers=_answers,
     )
@@ -205,7 +209,7 @@ class MysqlStaging:
     After a lost connection its rows are counted: a chunk is there whole or not at all.
     """
 
-    has_session = survives = opens_first = fences_last = True
+    has_session = opens_first = fences_last = True
 
     def __init__(self, database: MysqlTasks, claim: TaskClaim[MysqlWriteSession]) -> None:
         self._database, self._claim = database, claim
@@ -267,14 +271,8 @@ class MysqlStaging:
         count = int(session.value(f"SELECT COUNT(*) FROM {self._sql}"))  # noqa: S608 - names are quoted
         return staged_whole(self._claim.task, count, before, after)
 
-    def carried(self, rows: list[pa.Table]) -> dict[str, Any] | None:
-        return None
-
     def finish(self) -> dict[str, Any]:
         return {"table": self._table}
-
-    def flush(self) -> None:
-        pass
 
     def forget(self, session: MysqlWriteSession | None) -> None:
         if self._table is None:
@@ -294,7 +292,7 @@ class TemporaryTable:
     """Gathers the rows of one attempt: a table of its session, which ends with it."""
 
     has_session = opens_first = True
-    survives = fences_last = False
+    fences_last = False
 
     def __init__(
         self, database: MysqlTasks, claim: TaskClaim[MysqlWriteSession], *, is_paced: bool
@@ -333,17 +331,8 @@ class TemporaryTable:
             self.sender.load(rows, spread)
         return True
 
-    def holds(self, session: MysqlWriteSession, before: int, after: int) -> bool:
-        raise NotImplementedError("an attempt ends with its session")
-
-    def carried(self, rows: list[pa.Table]) -> dict[str, Any] | None:
-        return None
-
     def finish(self) -> dict[str, Any]:
         return {}
-
-    def flush(self) -> None:
-        pass
 
     def forget(self, session: MysqlWriteSession | None) -> None:
         pass

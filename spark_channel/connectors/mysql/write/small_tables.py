@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
-from spark_channel.clock import SYSTEM_CLOCK, utc_text
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.small_tables import SmallTable, Together
@@ -47,23 +47,22 @@ from spark_channel.connectors.sql.definition import NewTable, plain_new_table, w
 from spark_channel.connectors.sql.read.source import ReadSource, read_source
 from spark_channel.connectors.sql.session import Session, transaction
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
-from spark_channel.connectors.sql.write.claim_taking import ensure
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned, dropped
+from spark_channel.connectors.sql.write.publish_many import publish_many
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,
     LONGEST_SECONDS,
     PIECE,
-    TRIES,
     RefusedError,
     alone,
     are_joined,
     by_schema,
     database_of,
-    sweep,
 )
+from spark_channel.connectors.sql.write.table_database import write_target
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -167,17 +166,17 @@ class MysqlTogether(Together):
                 elif made is not None:
                     table.key = made.key if made.table is None else made.table.primary
         for some in by_schema(list(sources)):
-            self._claims(session, some).look(some)
+            self.claims(session, some).look(some)
 
     def _placed(
         self, database: MysqlDatabase, there: MysqlTable | None, facts: "_Facts"
     ) -> WriteTarget:
         if there is not None:
             facts.check(there)
-            place = database.place(there.schema, there.name, there)
+            place = write_target(there.schema, there.name, there)
         else:
             schema, name = facts.new_place(database.options.dbtable)
-            place = database.place(schema, name)
+            place = write_target(schema, name)
         if is_own_table(place.name) or len(place.name) > _NAME_LETTERS:
             raise TargetError(f"table {place.name!r} cannot be written")
         return replace(place, ledger=Ledger(place.schema, place.schema))
@@ -247,17 +246,23 @@ class MysqlTogether(Together):
     # --- the transaction
 
     def publish(self, tables: Sequence[SmallTable]) -> None:
-        """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
         try:
-            for some in by_schema(tables):
-                with self._session() as session:
-                    self._publish(session, some)
+            publish_many(self._database, self, tables)
         except LostConnectionError as error:
             raise TargetError(error.text) from error
 
-    def _publish(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
-        claims = self._claims(session, tables)
-        ensure(self._database, session, claims)
+    def session(self) -> MysqlWriteSession:
+        return MysqlWriteSession(self._database.options, TargetError, local_infile=True)
+
+    def claims(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> GroupClaims:
+        dialect = self._database.claim_dialect(session, tables[0].plan.place)
+        return GroupClaims(session, dialect, _otherwise)
+
+    @contextmanager
+    def prepared(
+        self, session: MysqlWriteSession, claims: GroupClaims, tables: Sequence[SmallTable]
+    ) -> Iterator[None]:
+        """The new tables, which are dropped again unless their rows were published."""
         session.end_when_silent()
         waits = f"innodb_lock_wait_timeout = {_WAIT_SECONDS}, lock_wait_timeout = {_WAIT_SECONDS}"
         session.execute(f"SET SESSION {waits}")
@@ -265,7 +270,9 @@ class MysqlTogether(Together):
         try:
             _hold_all(session, tables)
             first = [
-                each for each in tables if each.is_left and each.follows and not each.plan.there
+                table
+                for table in tables
+                if table.is_left and table.follows and not table.plan.there
             ]
             if first:
                 with transaction(session, _WRITE.begin):
@@ -276,7 +283,7 @@ class MysqlTogether(Together):
                         session.execute(table.plan.target.create)
                         made.append(table)
             self._plan_as_made(session, made)
-            self._try(session, claims, tables)
+            yield
         finally:
             for table in made:
                 if table.why is not None or table.published_at is None:
@@ -299,51 +306,24 @@ class MysqlTogether(Together):
                 target = self._target(session, table, plan.source, plan.place, new)
                 table.plan = replace(plan, target=target, new=new)
 
-    def _try(
-        self, session: MysqlWriteSession, claims: "_GroupClaims", tables: Sequence[SmallTable]
-    ) -> None:
-        tries = TRIES
-        while tries and (left := [each for each in tables if each.is_left]):
-            try:
-                with transaction(session, _WRITE.begin):
-                    new = self._write(session, claims, left)
-            except RefusedError as refused:
-                tries -= 1
-                if refused.table is not None:
-                    refused.table.why = refused.why
-                continue
-            at = utc_text()
-            for table in new:
-                table.published_at, table.is_new = at, True
-                if (of_source := table.plan.new) is not None:
-                    of_source.remark(table.plan.place.label)
-                    table.left_out, table.renamed = of_source.left_out, of_source.renamed
-            if new:
-                sweep(self._database, session, new[0])
-        for table in tables:
-            if table.is_left:
-                table.why = TargetError("too many tables of its group were refused")
+    def transaction(self, session: MysqlWriteSession) -> AbstractContextManager[None]:
+        return transaction(session, _WRITE.begin)
 
-    def _write(
-        self, session: MysqlWriteSession, claims: "_GroupClaims", tables: Sequence[SmallTable]
+    def claiming(self) -> AbstractContextManager[None]:
+        return self._refusing(None)
+
+    def write(
+        self, session: MysqlWriteSession, tables: Sequence[SmallTable], *, at_once: bool
     ) -> list[SmallTable]:
-        """All statements of the transaction. Returns the tables whose rows it publishes."""
-        with self._refusing(None):
-            before = claims.take_all(tables)
         new: list[SmallTable] = []
         until = SYSTEM_CLOCK.now() + LONGEST_SECONDS
-        for table in [each for each in before if before[each].held is not None]:
+        for table in tables:
             if new and SYSTEM_CLOCK.now() > until:
                 break  # the next transaction has the others
             with self._refusing(table):
                 self._load(session, table)
             new.append(table)
         self._hold(session, new)
-        with self._refusing(None):
-            claims.publish_all(new, before)
-        for table, decision in before.items():
-            if decision.held is None:
-                table.published_at = decision.published_at or ""
         return new
 
     def _load(self, session: MysqlWriteSession, table: SmallTable) -> None:
@@ -376,17 +356,11 @@ class MysqlTogether(Together):
                 raise
             raise RefusedError(None if of_group else table, error) from error
 
-    def _session(self) -> MysqlWriteSession:
-        return MysqlWriteSession(self._database.options, TargetError, local_infile=True)
 
-    def _claims(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
-        return _GroupClaims(session, self._database.claim_dialect(session, tables[0].plan.place))
-
-
-class _GroupClaims(GroupClaims):
-    def otherwise(self, names: Sequence[str]) -> str:
-        sets = ", ".join(f"{name} = VALUES({name})" for name in names or ("claim",))
-        return f"ON DUPLICATE KEY UPDATE {sets}"
+def _otherwise(names: Sequence[str]) -> str:
+    """See `GroupClaims`."""
+    sets = ", ".join(f"{name} = VALUES({name})" for name in names or ("claim",))
+    return f"ON DUPLICATE KEY UPDATE {sets}"
 
 
 def _place(table: Table | TargetTable) -> tuple[str, str]:

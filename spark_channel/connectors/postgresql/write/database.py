@@ -56,10 +56,21 @@ from spark_channel.connectors.postgresql.write.publish import (
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase
+from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
+from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
+from spark_channel.connectors.sql.write.table_database import (
+    TableCatalog,
+    TableDatabase,
+    TableDefinitions,
+    TablePlanning,
+    TablePublisher,
+    is_one_pass,
+    one_pass_rows,
+    sweep,
+)
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
@@ -76,35 +87,27 @@ _NAME_BYTES = 64
 _ALTER_SECONDS = 30
 
 
-class PostgresDatabase(WriteDatabase[PgWriteSession]):
+class PostgresDatabase(TableDatabase[PgWriteSession]):
     """`commit=job`: tasks fill a staging table, and the driver publishes it in one transaction with the claim.
 
     `commit=task`: each task copies straight into the table.
     """
 
-    has_numbers = True
-    inherits = True
-    looks_up = True
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
-    stages_with_claim = True
-    native_system = SYSTEM
 
     def __init__(self, options: PostgresWriteOptions) -> None:
-        super().__init__(options)
+        super().__init__(options, _traits(options))
+        self.catalog = _Catalog(self, self.new_place)
+        self.planning = _Planning(self)
+        self.definition = _Definitions(self)
+        self.stages = _Stages(self)
+        self.publisher = _Publisher(self)
         self.kept: ThreadSession[PgWriteSession] = ThreadSession()
 
     def keeping(self) -> AbstractContextManager[None]:
         return self.kept.keeping()
-
-    def is_parent(self, table: Any) -> bool:
-        return isinstance(table, PgTable) and table.is_parent and not table.is_divided
-
-    @property
-    def task_seconds(self) -> float | None:
-        by_task = self.options.commit == "task" or self.options.tolerates_dirty_rows
-        return TASK_SECONDS if by_task else None
 
     @property
     def shown(self) -> str:
@@ -121,9 +124,6 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
     def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
         return PgWriteSession.lent(self.options, failure=failure, purpose=purpose)
 
-    def look_up(self, session: PgWriteSession, names: Sequence[str]) -> None:
-        look_up(session, names)
-
     def verdict(self, error: BaseException) -> Verdict:
         verdict, code = Verdict.OTHER, sqlstate_of(error)
         if isinstance(error, TargetError) and (is_gone(error) or is_locked(error)):
@@ -136,9 +136,6 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
         if is_refused_data(error) or (isinstance(within, TargetError) and is_refused_data(within)):
             verdict |= Verdict.REFUSED_ROW
         return verdict
-
-    def ledger_names(self, text: str) -> tuple[str | None, str]:
-        return name_parts(text) or (None, text)
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
         cache = session.looked_up or session.answer_cache
@@ -171,12 +168,127 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
             )
         return str(known), name
 
+    def way(self, claim: TaskClaim[PgWriteSession], *, stages: bool = True) -> Way[PgWriteSession]:
+        return postgres_way(self, claim, stages=stages)
+
+
+def _traits(options: PostgresWriteOptions) -> Traits:
+    by_task = options.commit == "task" or options.tolerates_dirty_rows
+    return Traits(
+        native_system=SYSTEM,
+        stages_with_claim=True,
+        has_numbers=True,
+        inherits=True,
+        looks_up=True,
+        one_pass_rows=one_pass_rows(options),
+        task_seconds=TASK_SECONDS if by_task else None,
+    )
+
+
+class _Catalog(TableCatalog[PgWriteSession]):
+    def ledger_names(self, text: str) -> tuple[str | None, str]:
+        return name_parts(text) or (None, text)
+
+    def look_up(self, session: PgWriteSession, names: Sequence[str]) -> None:
+        look_up(session, names)
+
+    def is_parent(self, table: Any) -> bool:
+        return isinstance(table, PgTable) and table.is_parent and not table.is_divided
+
+
+class _Planning(TablePlanning[PgWriteSession]):
+    def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database)
+        self._pg = database
+
+    def match(
+        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> PostgresPlan:
+        sql = DIALECT.place(place.schema, place.name)
+        target = TargetTable(place.schema, place.name, place.label, sql)
+        own = PostgresPlan(
+            **{**vars(plan), "native": False, "target": target, "alone": context.alone}
+        )
+        if (table := _kept(self._pg.options, place, plan)) is not None:
+            return _matched(self._pg, own, table, context)
+        if self._pg.options.write_mode == "apply" and plan.commit == "job":
+            raise TargetError(
+                f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
+            )
+        if own.new_table is not None and own.new_table.table is not None:
+            return self._as_tried(own, own.new_table.table, context)
+        create_statement(sql, plan.schema, self._pg.options)
+        return own
+
+    def _as_tried(self, plan: PostgresPlan, table: Table, context: WriteContext) -> PostgresPlan:
+        """The plan of a new table that has been tried."""
+        assert isinstance(table, PgTable)
+        own = _matched(self._pg, plan, table, context, plan.place.name)
+        casts = any(column.cast for column in written_columns(own.target))
+        return replace(own, stages_apart=casts and not own.native)
+
+
+def _matched(
+    database: PostgresDatabase,
+    plan: PostgresPlan,
+    table: PgTable,
+    context: WriteContext,
+    made_as: str | None = None,
+) -> PostgresPlan:
+    """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
+    place = None if made_as is None else (plan.place.schema, made_as)
+    target, native = match_target(
+        table,
+        plan.schema,
+        database.options,
+        made_as=place,
+        native=context.native,
+        computed=plan.computed,
+    )
+    if made_as is not None and plan.new_table is not None:
+        target = replace(target, steps=plan.new_table.steps)
+    is_plain = not (table.is_parent or table.is_ruled or made_as)
+    casts = any(column.cast for column in written_columns(target))
+    return replace(
+        plan,
+        target=target,
+        native=native,
+        is_parent=table.is_parent,
+        is_ruled=table.is_ruled,
+        one_pass=is_plain and not casts and is_one_pass(database.traits, plan, table, context),
+    )
+
+
+def _kept(options: PostgresWriteOptions, place: WriteTarget, plan: SqlPlan) -> PgTable | None:
+    """The table, unless the write creates one."""
+    table = place.table
+    assert table is None or isinstance(table, PgTable)
+    return None if plan.overwrite and not options.truncate else table
+
+
+def _create_sql(options: PostgresWriteOptions, plan: PostgresPlan, place: str) -> str:
+    """CREATE TABLE of the table that the write makes, as `place`, which is SQL."""
+    if plan.new_table is not None:
+        return plan.new_table.create.replace(TABLE, place)
+    return create_statement(place, plan.schema, options)
+
+
+class _Definitions(TableDefinitions[PgWriteSession]):
+    def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database)
+        self._pg = database
+
+    def read(self, session: PgWriteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, PgTable)
+        return read_definition(session, table)
+
     def new_table(
         self,
         session: PgWriteSession | None,
         place: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
+        whole: TableDefinition,
         *,
         is_full: bool,
     ) -> NewTable:
@@ -186,33 +298,40 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
         taken = relation_names(session, place.schema, dropped) if is_full else set()
         name_of = free_names(taken, DIALECT.index_name_bytes)
         if is_full and definition.system == DIALECT.sql:
-            return tried(session, place.schema, definition, rows, self.options, name_of)
+            return tried(session, place.schema, definition, rows, self._pg.options, name_of)
         new = plain_new_table(
             DIALECT,
             definition,
             rows,
             is_full=is_full,
             name_of=name_of,
-            is_typed=self.options.create_table_column_types is not None,
+            is_typed=self._pg.options.create_table_column_types is not None,
         )
         if is_full:
-            new = with_numbers(new, definition, place.schema, place.name, self.options, name_of)
-        return keyed(new, self.options, self.options.key_columns or ())
+            new = with_numbers(new, definition, place.schema, place.name, self._pg.options, name_of)
+        return keyed(new, self._pg.options, self._pg.options.key_columns or ())
 
     def free_names(self, session: PgWriteSession | None, schema: str) -> Callable[[str], str]:
         """Indexes, sequences and tables share their names."""
         assert session is not None
         return free_names(relation_names(session, schema, None), DIALECT.index_name_bytes)
 
+    def complete(self, session: PgWriteSession, target: TargetTable, tell: Tell) -> None:
+        super().complete(session, target, tell)
+        count(session, counts_of(target.steps, target.sql))
+
     def numbers(
         self, session: PgWriteSession | None, table: Table, context: WriteContext
     ) -> tuple[str, ...]:
         if session is None or table.is_view:
             return ()
-        own = self.definition_of(session, table)
+        own = self.read(session, table)
         if not any(column.sequence for column in own.columns):
             return ()
         return counted_on(own, None if context.definition is None else context.definition())
+
+    def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
+        count_on(session, plan.numbers, plan.place.label)
 
     def clear_builds(self, session: PgWriteSession, names: Collection[str]) -> None:
         def is_left(index: str) -> bool:
@@ -221,7 +340,7 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
             stems = (name.encode()[:most].decode(errors="ignore") for name in names)
             return index in names or (number.isdecimal() and stem in stems)
 
-        table = self.locate(session).table
+        table = self._pg.catalog.locate(session).table
         if table is None:
             return
         sql = literal_sql(DIALECT.place(table.schema, table.name))
@@ -233,75 +352,6 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
         for name, index in invalid:
             if is_left(name):
                 session.execute(f"DROP INDEX CONCURRENTLY {index}")
-
-    def complete(self, session: PgWriteSession, target: TargetTable) -> None:
-        super().complete(session, target)
-        count(session, counts_of(target.steps, target.sql))
-
-    def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
-        count_on(session, plan.numbers, plan.place.label)
-
-    def definition_of(self, session: PgWriteSession, table: Table) -> TableDefinition:
-        assert isinstance(table, PgTable)
-        return read_definition(session, table)
-
-    def _create_sql(self, plan: PostgresPlan, place: str) -> str:
-        """CREATE TABLE of the table that the write makes, as `place`, which is SQL."""
-        if plan.new_table is not None:
-            return plan.new_table.create.replace(TABLE, place)
-        return create_statement(place, plan.schema, self.options)
-
-    def match(
-        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> PostgresPlan:
-        sql = DIALECT.place(place.schema, place.name)
-        target = TargetTable(place.schema, place.name, place.label, sql)
-        own = PostgresPlan(
-            **{**vars(plan), "native": False, "target": target, "alone": context.alone}
-        )
-        if (table := self._kept(place, plan)) is not None:
-            return self._matched(own, table, context)
-        if self.options.write_mode == "apply" and plan.commit == "job":
-            raise TargetError(
-                f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
-            )
-        if own.new_table is not None and own.new_table.table is not None:
-            return self._as_tried(own, own.new_table.table, context)
-        create_statement(sql, plan.schema, self.options)
-        return own
-
-    def _as_tried(self, plan: PostgresPlan, table: Table, context: WriteContext) -> PostgresPlan:
-        """The plan of a new table that has been tried."""
-        assert isinstance(table, PgTable)
-        own = self._matched(plan, table, context, plan.place.name)
-        casts = any(column.cast for column in written_columns(own.target))
-        return replace(own, stages_apart=casts and not own.native)
-
-    def _matched(
-        self, plan: PostgresPlan, table: PgTable, context: WriteContext, made_as: str | None = None
-    ) -> PostgresPlan:
-        """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
-        place = None if made_as is None else (plan.place.schema, made_as)
-        target, native = match_target(
-            table,
-            plan.schema,
-            self.options,
-            made_as=place,
-            native=context.native,
-            computed=plan.computed,
-        )
-        if made_as is not None and plan.new_table is not None:
-            target = replace(target, steps=plan.new_table.steps)
-        is_plain = not (table.is_parent or table.is_ruled or made_as)
-        casts = any(column.cast for column in written_columns(target))
-        return replace(
-            plan,
-            target=target,
-            native=native,
-            is_parent=table.is_parent,
-            is_ruled=table.is_ruled,
-            one_pass=is_plain and not casts and self.is_one_pass(plan, table, context),
-        )
 
     def alter(self, session: PgWriteSession, statement: str) -> None:
         with session.transaction():
@@ -316,13 +366,14 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
             session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
             yield
 
-    def _kept(self, place: WriteTarget, plan: SqlPlan) -> PgTable | None:
-        """The table, unless the write creates one."""
-        table = place.table
-        assert table is None or isinstance(table, PgTable)
-        return None if plan.overwrite and not self.options.truncate else table
 
-    def make_staging(
+class _Stages:
+    """One table for the run, which is the future table itself where there is none."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._pg = database
+
+    def make(
         self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> PostgresPlan:
         """Make the staging table, which is the future table itself where there is none.
@@ -330,62 +381,36 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
         In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
         """
         own = _own(plan)
-        if self._kept(place, plan) is not None or own.stages_apart:
+        if plan.commit == "task":
+            return own
+        if _kept(self._pg.options, place, plan) is not None or own.stages_apart:
             create_stage(session, own.target, place.staging, own.staging)
             return own
         sql = table_sql(place.staging, own.staging)
         if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
-            session.execute(self._create_sql(own, sql))
+            session.execute(_create_sql(self._pg.options, own, sql))
         staged = find_table(session, sql)
         assert staged is not None
-        return self._matched(own, staged, context, place.name)
+        return _matched(self._pg, own, staged, context, place.name)
 
-    def make_ready(
-        self,
-        session: PgWriteSession,
-        plan: SqlPlan,
-        place: WriteTarget,
-        context: WriteContext,
-        *,
-        first: bool,
-    ) -> PostgresPlan:
-        own = _own(plan)
-        if first and self._kept(place, plan) is None:
-            return self._create(session, own, context)
-        there = find_table(session, own.target.sql)
-        if there is None:
-            raise TargetError(
-                f"table {place.label} was dropped while its rows were written: run the job again"
-            )
-        own = self._matched(own, there, context)
-        if first:
-            is_there(session, own.target, self.options, overwrite=plan.overwrite)
-        return own
+    def names(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
+        return stages(session, place.staging, beginning)
 
-    def _create(
-        self, session: PgWriteSession, plan: PostgresPlan, context: WriteContext
-    ) -> PostgresPlan:
-        table = plan.target
-        if plan.overwrite:
-            with patient_lock(session, table):
-                session.execute(f"DROP TABLE IF EXISTS {table.sql}")
-        with new_table(table):
-            session.execute(self._create_sql(plan, table.sql))
-        if self.options.table_comment is not None:
-            comment = literal_sql(self.options.table_comment)
-            session.execute(f"COMMENT ON TABLE {table.sql} IS {comment}")
-        made = find_table(session, table.sql)
-        assert made is not None
-        own = self._matched(plan, made, context, table.name)
-        if own.target.key:
-            session.execute(
-                f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})"
-            )
-        self.complete(session, own.target)
-        return replace(own, target=replace(own.target, create=None))
+    def drop(self, session: PgWriteSession, place: WriteTarget, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                with in_transaction(self._pg, session):
+                    session.execute("SET LOCAL lock_timeout = '2s'")
+                    drop_stage(session, place.staging, name)
+            except TargetError as error:
+                if sqlstate_of(error) != _LOCKED:
+                    raise
+                _log.warning(
+                    "staging table %s is in use, and stays for the next job to remove", name
+                )
 
-    def way(self, claim: TaskClaim[PgWriteSession], *, stages: bool = True) -> Way[PgWriteSession]:
-        return postgres_way(self, claim, stages=stages)
+    def sweep(self, session: PgWriteSession, plan: SqlPlan, claims: Claims) -> None:
+        sweep(self._pg, self, session, plan, claims)
 
     def end_sessions(self, session: PgWriteSession, run: str) -> None:
         name = f"spark-channel write {run}"
@@ -396,30 +421,63 @@ class PostgresDatabase(WriteDatabase[PgWriteSession]):
                 f"AND usename = session_user AND application_name = {literal_sql(name)}"
             )
 
-    def staged(
+    def check(
         self, session: PgWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
     ) -> Sequence[Receipt]:
-        check_staged(session, _own(plan), self.options, receipts)
+        check_staged(session, _own(plan), self._pg.options, receipts)
         return receipts
 
-    def publish_staged(
-        self, session: PgWriteSession, plan: SqlPlan, staged: Sequence[Receipt]
-    ) -> None:
-        if publish_stage(session, _own(plan), self.options, staged):
-            self.complete(session, plan.target)
 
-    def stages(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
-        return stages(session, place.staging, beginning)
+class _Publisher(TablePublisher[PgWriteSession]):
+    def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database)
+        self._pg = database
 
-    def drop_stage(self, session: PgWriteSession, place: WriteTarget, name: str) -> None:
-        try:
-            with in_transaction(self, session):
-                session.execute("SET LOCAL lock_timeout = '2s'")
-                drop_stage(session, place.staging, name)
-        except TargetError as error:
-            if sqlstate_of(error) != _LOCKED:
-                raise
-            _log.warning("staging table %s is in use, and stays for the next job to remove", name)
+    def make_ready(
+        self,
+        session: PgWriteSession,
+        plan: SqlPlan,
+        place: WriteTarget,
+        context: WriteContext,
+        *,
+        first: bool,
+    ) -> tuple[PostgresPlan, bool]:
+        own = _own(plan)
+        if first and _kept(self._pg.options, place, plan) is None:
+            return self._create(session, own, context), True
+        there = find_table(session, own.target.sql)
+        if there is None:
+            raise TargetError(
+                f"table {place.label} was dropped while its rows were written: run the job again"
+            )
+        own = _matched(self._pg, own, there, context)
+        if first:
+            is_there(session, own.target, self._pg.options, overwrite=plan.overwrite)
+        return own, False
+
+    def _create(
+        self, session: PgWriteSession, plan: PostgresPlan, context: WriteContext
+    ) -> PostgresPlan:
+        table = plan.target
+        if plan.overwrite:
+            with patient_lock(session, table):
+                session.execute(f"DROP TABLE IF EXISTS {table.sql}")
+        with new_table(table):
+            session.execute(_create_sql(self._pg.options, plan, table.sql))
+        if self._pg.options.table_comment is not None:
+            comment = literal_sql(self._pg.options.table_comment)
+            session.execute(f"COMMENT ON TABLE {table.sql} IS {comment}")
+        made = find_table(session, table.sql)
+        assert made is not None
+        own = _matched(self._pg, plan, made, context, table.name)
+        if own.target.key:
+            session.execute(
+                f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})"
+            )
+        return replace(own, target=replace(own.target, create=None))
+
+    def publish(self, session: PgWriteSession, plan: SqlPlan, staged: Sequence[Receipt]) -> bool:
+        return publish_stage(session, _own(plan), self._pg.options, staged)
 
 
 def _own(plan: SqlPlan) -> PostgresPlan:

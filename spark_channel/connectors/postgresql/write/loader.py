@@ -48,12 +48,12 @@ from spark_channel.connectors.postgresql.write.publish import (
     keys_sql,
     stage_columns,
 )
-from spark_channel.connectors.sql.write.database import TaskDatabase
+from spark_channel.connectors.sql.write.database import Stages
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_session, retry
-from spark_channel.connectors.sql.write.plan import WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import END_WHEN_SILENT
 from spark_channel.connectors.sql.write.refused_value import refused_value
+from spark_channel.connectors.sql.write.sessions import WriteSessions
 from spark_channel.connectors.sql.write.table_loading import savepoint
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import (
@@ -94,7 +94,7 @@ WHERE name = 'idle_in_transaction_session_timeout' AND setting::bigint NOT BETWE
 """
 
 
-class PostgresTasks(TaskDatabase[PgWriteSession], Protocol):
+class PostgresTasks(WriteSessions[PgWriteSession], Protocol):
     """What is used of the database here."""
 
     @property
@@ -103,7 +103,8 @@ class PostgresTasks(TaskDatabase[PgWriteSession], Protocol):
     def row_cost(self) -> RowCost: ...
     @property
     def kept(self) -> ThreadSession[PgWriteSession]: ...
-    def drop_stage(self, session: PgWriteSession, place: WriteTarget, name: str) -> None: ...
+    @property
+    def stages(self) -> Stages[PgWriteSession]: ...
 
 
 def postgres_way(
@@ -124,18 +125,30 @@ def postgres_way(
         # A few rows travel in the receipt of a task that is alone, and the transaction that publishes stages them.
         held_bytes = _RECEIPT_BYTES if plan.alone else 0
         staging = PostgresStaging(database, claim, copier, plan.staging)
-        return way(staging=staging, held_bytes=held_bytes, seconds=_CHUNK_SECONDS)
+        return way(
+            staging=staging,
+            holds=_has_asked,
+            carried=staging.carried,
+            held_bytes=held_bytes,
+            seconds=_CHUNK_SECONDS,
+        )
     if plan.one_pass or not stages or not may_last(options, plan):
-        return way(loader=PostgresLoader(database, claim, copier), seconds=_DIRECT_SECONDS)
+        return way(direct=PostgresLoader(database, claim, copier), seconds=_DIRECT_SECONDS)
     name = f"{plan.stage}{secrets.token_hex(8)}"
     own = PostgresStaging(database, claim, copier, name, is_own=True)
     return way(
-        loader=HeldLoader(database, claim, copier, own),
+        held=PostgresHeldLoader(database, claim, copier, own),
         staging=own,
+        holds=_has_asked,
         held_bytes=most_held(options),
         is_paced=True,
         seconds=_CHUNK_SECONDS,
     )
+
+
+def _has_asked(_session: PgWriteSession, _before: int, _after: int) -> bool:
+    """`commit` has asked for the outcome of a COMMIT without an answer: rows that it did not find are not there."""
+    return False
 
 
 def _plan(claim: TaskClaim[PgWriteSession]) -> PostgresPlan:
@@ -279,7 +292,7 @@ class PostgresStaging:
     no receipt names.
     """
 
-    has_session = survives = opens_first = True
+    has_session = opens_first = True
     fences_last = False
 
     def __init__(
@@ -346,9 +359,6 @@ class PostgresStaging:
         commit(session, self._database.options, number, TargetError)
         return number
 
-    def holds(self, session: PgWriteSession, before: int, after: int) -> bool:
-        return False  # `commit` has asked
-
     def carried(self, rows: list[pa.Table]) -> dict[str, Any] | None:
         most = self._database.options.batch_size
         chunks = [self._copier.encoded(chunk) for table in rows for chunk in _slices(most, table)]
@@ -359,9 +369,6 @@ class PostgresStaging:
     def finish(self) -> dict[str, Any]:
         return {CHUNKS: dict(self._chunks)}
 
-    def flush(self) -> None:
-        pass
-
     def forget(self, session: PgWriteSession | None) -> None:
         if not self._is_own or not self.is_made:
             return
@@ -371,11 +378,11 @@ class PostgresStaging:
                 self._database,
                 TargetError,
                 f"write {self._claim.plan.job}",
-                lambda other: self._database.drop_stage(other, place, self.name),
+                lambda other: self._database.stages.drop(other, place, [self.name]),
             )
         elif session.is_open:
             session.undo()
-            self._database.drop_stage(session, place, self.name)
+            self._database.stages.drop(session, place, [self.name])
 
 
 @final
@@ -436,20 +443,12 @@ class PostgresLoader:
     def complete(self, session: PgWriteSession, *, judged: bool) -> None:
         pass  # each batch is in the table
 
-    def bring(
-        self, session: PgWriteSession, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
-    ) -> None:
-        raise NotImplementedError("its rows are not held")
-
-    def clear(self, session: PgWriteSession) -> None:
-        pass
-
     def repeated(self, work: Callable[[], None]) -> None:
         work()
 
 
 @final
-class HeldLoader:
+class PostgresHeldLoader:
     """Copies held rows into the table, or brings those of `staging` in, in one short transaction."""
 
     opens: Literal["session"] = "session"
@@ -484,15 +483,6 @@ class HeldLoader:
     def begin(self, session: PgWriteSession) -> None:
         # Before the first piece: its rows are locked.
         session.begin("ISOLATION LEVEL READ COMMITTED", END_WHEN_SILENT)
-
-    def insert(self, session: PgWriteSession, rows: Rows, before: int, spread: float) -> None:
-        raise NotImplementedError("its rows are held")
-
-    def judge(self, session: PgWriteSession, rows: Rows, before: int) -> None:
-        raise NotImplementedError("its rows are held")
-
-    def complete(self, session: PgWriteSession, *, judged: bool) -> None:
-        pass
 
     def bring(
         self, session: PgWriteSession, rows: list[pa.Table], spread: float, refuse: RefuseRow | None

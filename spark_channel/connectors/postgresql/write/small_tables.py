@@ -12,13 +12,13 @@ order, so that two groups do not wait for each other: the claims of streams by t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import pyarrow as pa
 
-from spark_channel.clock import SYSTEM_CLOCK, utc_text
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Reader, Writer, native_batch, native_data
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.small_tables import SmallTable, Together
@@ -49,22 +49,21 @@ from spark_channel.connectors.sql.catalog import TABLE, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
-from spark_channel.connectors.sql.write.claim_taking import ensure
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.plan import WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned
+from spark_channel.connectors.sql.write.publish_many import publish_many
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,
     LONGEST_SECONDS,
     PIECE,
-    TRIES,
     RefusedError,
     alone,
     are_joined,
     by_schema,
     database_of,
-    sweep,
 )
+from spark_channel.connectors.sql.write.table_database import write_target
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
@@ -120,7 +119,7 @@ def joined(reader: Reader, writer: Writer) -> "PostgresTogether | None":
 class _Plan:
     """`there`: the table that the rows replace; None = it is to be made. `new`: with its source's whole definition.
 
-    `numbers`: see `SqlPlan`. `seen`: see `GroupClaims`.
+    `numbers`: see `SqlPlan`. `rows`: as COPY takes them. `seen`: see `GroupClaims`.
     """
 
     source: ReadSource
@@ -131,6 +130,7 @@ class _Plan:
     there: PgTable | None
     new: NewTable | None = None
     numbers: tuple[str, ...] = ()
+    rows: Sequence[CopyRows] = ()
     seen: SeenClaim = (0, "", None)
 
     @property
@@ -184,7 +184,7 @@ class PostgresTogether(Together):
                     table.schema, table.is_there = source.schema, there is not None
                     table.key = self._key(source, there)
             for some in by_schema(tables):
-                self._claims(session, some).look(some)
+                self.claims(session, some).look(some)
 
     def _key(self, source: ReadSource, there: PgTable | None) -> tuple[str, ...]:
         """The primary key that the target has, or is made with."""
@@ -232,7 +232,7 @@ class PostgresTogether(Together):
         schema, name = database.new_place(session) if there is None else (there.schema, there.name)
         if is_own_table(name) or len(name.encode()) > 63:
             raise TargetError(f"table {name!r} cannot be written")
-        place = database.place(schema, name, there)
+        place = write_target(schema, name, there)
         return replace(place, ledger=Ledger(schema, schema))
 
     # --- the rows
@@ -247,84 +247,54 @@ class PostgresTogether(Together):
     # --- the transaction
 
     def publish(self, tables: Sequence[SmallTable]) -> None:
-        for some in by_schema(tables):
-            rows = {}
-            for table in some:
+        for table in tables:
+            if table.is_left:
                 with alone(table):
-                    rows[table] = _copied(table)
-            for number in range(TRIES):
-                left = [each for each in some if each.is_left]
-                if not left:
-                    break
-                try:
-                    self._publish(left, rows, at_once=number == 0)
-                    break
-                except RefusedError as refused:
-                    if refused.table is not None:
-                        refused.table.why = refused.why
-            for table in some:
-                if table.is_left:
-                    table.why = TargetError("too many tables of its group were refused")
+                    table.plan = replace(table.plan, rows=_copied(table))
+        publish_many(self._database, self, tables)
 
-    def _publish(
-        self,
-        tables: Sequence[SmallTable],
-        rows: Mapping[SmallTable, Sequence[CopyRows]],
-        *,
-        at_once: bool,
-    ) -> None:
-        """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
-        with self._session("publish together") as session:
-            claims = self._claims(session, tables)
-            ensure(self._database, session, claims)
-            with session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST):
-                new = self._write(session, claims, tables, rows, at_once=at_once)
-            if new:
-                sweep(self._database, session, new[0])
-        at = utc_text()
-        for table in new:
-            table.published_at, table.is_new = at, True
-            if (made := table.plan.new) is not None:
-                made.remark(table.plan.place.label)
-                table.left_out, table.renamed = made.left_out, made.renamed
+    def session(self) -> PgWriteSession:
+        return self._session("publish together")
 
-    def _write(
-        self,
-        session: PgWriteSession,
-        claims: "_GroupClaims",
-        tables: Sequence[SmallTable],
-        rows: Mapping[SmallTable, Sequence[CopyRows]],
-        *,
-        at_once: bool,
+    def claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> GroupClaims:
+        dialect = self._database.claim_dialect(session, tables[0].plan.place)
+        return GroupClaims(session, dialect, _otherwise)
+
+    def prepared(
+        self, session: PgWriteSession, claims: GroupClaims, tables: Sequence[SmallTable]
+    ) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def transaction(self, session: PgWriteSession) -> AbstractContextManager[None]:
+        return session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST)
+
+    def claiming(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def write(
+        self, session: PgWriteSession, tables: Sequence[SmallTable], *, at_once: bool
     ) -> list[SmallTable]:
-        """All statements of the transaction. Returns the tables whose rows it publishes."""
-        before = claims.take_all(tables)
-        new = [each for each in before if before[each].held is not None]
-        if new:
+        if tables:
             session.execute(_AT_TABLES)
         until = SYSTEM_CLOCK.now() + LONGEST_SECONDS
-        if at_once and new:
-            script = "; ".join(map(self._emptied, new))
+        if at_once and tables:
+            script = "; ".join(map(self._emptied, tables))
             with self._refusing(None):
                 session.execute(f"DO {literal_sql(f'BEGIN {script}; END')}")
         else:
-            for table in new:
+            for table in tables:
                 _hold_time(until)
                 with self._refusing(table):
                     session.execute(self._emptied(table))
-        self._hold(session, [each for each in new if each.plan.there is not None])
-        for table in new:
+        self._hold(session, [table for table in tables if table.plan.there is not None])
+        for table in tables:
             _hold_time(until)
             target = table.plan.target
-            for each in rows[table]:
+            for rows in table.plan.rows:
                 with self._refusing(table):
-                    session.copy(target.schema, target.name, each)
-        self._complete(session, new, until, at_once=at_once)
-        claims.publish_all(new, before)
-        for table, decision in before.items():
-            if decision.held is None:
-                table.published_at = decision.published_at or ""
-        return new
+                    session.copy(target.schema, target.name, rows)
+        self._complete(session, tables, until, at_once=at_once)
+        return list(tables)
 
     def _complete(
         self, session: PgWriteSession, tables: Sequence[SmallTable], until: float, *, at_once: bool
@@ -374,9 +344,6 @@ class PostgresTogether(Together):
 
     def _session(self, purpose: str) -> PgWriteSession:
         return PgWriteSession.lent(self._database.options, failure=TargetError, purpose=purpose)
-
-    def _claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
-        return _GroupClaims(session, self._database.claim_dialect(session, tables[0].plan.place))
 
 
 def _script(tables: Sequence[SmallTable]) -> str:
@@ -576,10 +543,7 @@ class _Sources:
         return found
 
 
-# The claims of a group.
-
-
-class _GroupClaims(GroupClaims):
-    def otherwise(self, names: Sequence[str]) -> str:
-        sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
-        return f"ON CONFLICT (claim) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
+def _otherwise(names: Sequence[str]) -> str:
+    """See `GroupClaims`."""
+    sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
+    return f"ON CONFLICT (claim) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"

@@ -17,14 +17,15 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, TaskWriter
 from spark_channel.connectors.sql.pacing import adding_seconds, spread_of
 from spark_channel.connectors.sql.session import S
-from spark_channel.connectors.sql.write.database import TaskDatabase, Verdict
+from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
 from spark_channel.connectors.sql.write.in_session import retry, show_life
 from spark_channel.connectors.sql.write.plan import SqlPlan
-from spark_channel.connectors.sql.write.table_loading import table_way
+from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import (
-    Loader,
+    DirectLoader,
+    HeldLoader,
     NoStagingError,
     RefuseRow,
     Rows,
@@ -43,7 +44,7 @@ _MOVE_SECONDS = 2.0
 """Over so many seconds held rows are staged, when they are too many."""
 
 
-def open_attempt(database: TaskDatabase[S], plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+def open_attempt(database: WriteDatabase[S], plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, whatever has become of the write."""
     if plan.published_at is not None:
         return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
@@ -54,12 +55,12 @@ def open_attempt(database: TaskDatabase[S], plan: SqlPlan, task: int, attempt: i
 class TaskAttempt(TaskWriter, Generic[S]):
     """See the head of this file. An attempt after one that has committed takes the rows and drops them."""
 
-    def __init__(self, database: TaskDatabase[S], plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(self, database: WriteDatabase[S], plan: SqlPlan, task: int, attempt: int) -> None:
         self._database = database
         self._claim = TaskClaim(database, plan, task, attempt)
         self._tally = self._claim.tally
         self._clock: Clock = SYSTEM_CLOCK
-        self._way: Way[S] = _way(database, self._claim, stages=True)
+        self._way: Way[S] = database.way(self._claim, stages=True)
         self._connection = _Connection(database, self._claim, self._way)
         self._policy = _policy(database, self._claim, self._way, self._connection)
         self._is_limited = database.options.is_limited
@@ -107,8 +108,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
     def flush(self) -> None:
         self._tally.check_open()
         self._send()
-        if self._way.staging is not None:
-            self._way.staging.flush()
+        self._way.flush()
 
     def close(self) -> Receipt:
         self._closes = True
@@ -163,7 +163,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
 
     def _go_straight(self, reason: NoStagingError) -> None:
         _log.warning("%s", reason)
-        way = _way(self._database, self._claim, stages=False)
+        way = self._database.way(self._claim, stages=False)
         self._connection.close()  # another loader makes its session ready
         self._way = self._connection.way = way
         self._policy = _policy(self._database, self._claim, way, self._connection)
@@ -234,22 +234,22 @@ class _Policy(Protocol):
 
 
 def _policy(
-    database: TaskDatabase[S], claim: TaskClaim[S], way: Way[S], connection: "_Connection[S]"
+    database: WriteDatabase[S], claim: TaskClaim[S], way: Way[S], connection: "_Connection[S]"
 ) -> _Policy:
     staged = None
     if way.staging is not None:
         staged = _Staged(database, claim, connection, way.staging)
-    if staged is not None and way.loader is None and not way.held_bytes:
+    if way.direct is not None:
+        return _Direct(claim, connection, way.direct)
+    if staged is not None and way.held is None and not way.held_bytes:
         return staged
-    if way.loader is not None and staged is None and not way.held_bytes:
-        return _Direct(claim, connection, way.loader)
     return _Held(claim, connection, way, staged)
 
 
 class _Connection(Generic[S]):
     """The session of an attempt: at most one at a time."""
 
-    def __init__(self, database: TaskDatabase[S], claim: TaskClaim[S], way: Way[S]) -> None:
+    def __init__(self, database: WriteDatabase[S], claim: TaskClaim[S], way: Way[S]) -> None:
         self._database, self._claim = database, claim
         self.way = way
         self.session: S | None = None
@@ -315,7 +315,7 @@ class _Staged(Generic[S]):
 
     def __init__(
         self,
-        database: TaskDatabase[S],
+        database: WriteDatabase[S],
         claim: TaskClaim[S],
         connection: _Connection[S],
         staging: Staging[S],
@@ -324,14 +324,15 @@ class _Staged(Generic[S]):
         self._connection, self.staging = connection, staging
 
     def open(self) -> None:
-        if self.staging.opens_first and self.staging.survives:
+        survives = self._connection.way.holds is not None
+        if self.staging.opens_first and survives:
             self.lasting(lambda _session, _again: None)
         elif self.staging.opens_first:
             self._connection.ensure(self.staging.ready)
 
     def store(self, rows: pa.Table, before: int, spread: float) -> None:
         for chunk in self._connection.way.chunks(rows):
-            if self.staging.survives:
+            if self._connection.way.holds is not None:
                 self.lasting(partial(self._add, chunk, before, spread))
             else:  # what is staged goes with the session: the attempt ends with it
                 session = self._connection.open if self.staging.has_session else None
@@ -340,7 +341,8 @@ class _Staged(Generic[S]):
 
     def _add(self, rows: Rows, before: int, spread: float, session: S, again: bool) -> None:
         # First: the COMMIT of a chunk whose answer was lost may have arrived, and the rows are then there.
-        if again and self.staging.holds(session, before, before + rows.num_rows):
+        holds = self._connection.way.holds
+        if again and holds is not None and holds(session, before, before + rows.num_rows):
             return
         if not self.staging.add(session, rows, before, spread):
             self._connection.close()
@@ -393,7 +395,9 @@ class _Staged(Generic[S]):
 class _Direct(Generic[S]):
     """One transaction from the first row on: rows, the note of the task beside the claim, COMMIT."""
 
-    def __init__(self, claim: TaskClaim[S], connection: _Connection[S], loader: Loader[S]) -> None:
+    def __init__(
+        self, claim: TaskClaim[S], connection: _Connection[S], loader: DirectLoader[S]
+    ) -> None:
         self._claim, self._connection, self._loader = claim, connection, loader
         self._is_begun = False
 
@@ -474,7 +478,7 @@ class _Held(Generic[S]):
         staged: _Staged[S] | None,
     ) -> None:
         self._claim, self._connection, self._way = claim, connection, way
-        self._staged, self._loader = staged, way.loader
+        self._staged, self._loader = staged, way.held
         self._rows: list[pa.Table] = []
         self._nbytes = 0
         self._stages = staged is not None and not way.held_bytes
@@ -504,7 +508,7 @@ class _Held(Generic[S]):
     def _stage(self, after: int, spread: float) -> None:
         """Stage the rows that are held, the last of the `after` rows that the attempt accepted."""
         assert self._staged is not None
-        if self._staged.staging.has_session and not self._staged.staging.survives:
+        if self._staged.staging.has_session and self._way.holds is None:
             # With the session that will add them; one that ended in a pause held nothing of the task.
             self._staged.staging.ready(self._answering())
         self._stages = True
@@ -550,19 +554,19 @@ class _Held(Generic[S]):
     def _carried(self, ending: _Ending) -> dict[str, Any]:
         assert self._staged is not None
         if not self._stages:
-            details = self._staged.staging.carried(self._rows)
+            details = None if self._way.carried is None else self._way.carried(self._rows)
             if details is not None:
                 return details
             self._stage(self._claim.tally.rows, 0.0)
         return self._staged.finish(ending)
 
-    def _conclude(self, loader: Loader[S], ending: _Ending) -> None:
+    def _conclude(self, loader: HeldLoader[S], ending: _Ending) -> None:
         """All of the task in one transaction, or nothing of it."""
         goes_with_session = (
             self._stages
             and self._staged is not None
             and self._staged.staging.has_session
-            and not self._staged.staging.survives
+            and self._way.holds is None
         )
         session = self._connection.open if goes_with_session else self._answering()
         # Before the rows: those of a task that is done are not brought in again.
@@ -648,7 +652,3 @@ class NothingWriter(TaskWriter):
 
 def _text(error: BaseException) -> str:
     return str(getattr(error, "text", error))
-
-
-def _way(database: TaskDatabase[S], claim: TaskClaim[S], *, stages: bool) -> Way[S]:
-    return database.way(claim, stages=stages) or table_way(database, claim)

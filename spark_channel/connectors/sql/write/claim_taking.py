@@ -8,9 +8,10 @@ from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase, ledger_options
+from spark_channel.connectors.sql.write.database import WriteDatabase, ledger_options
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import WAYS, WriteTarget
+from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import TargetError
 from spark_channel.plain_text import log_of
 

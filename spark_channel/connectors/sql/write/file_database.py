@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Generic
 
 import pyarrow as pa
 
@@ -24,7 +24,6 @@ from spark_channel.connectors.sql.options import FileWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.write.claim_tables import STAGE, stage_prefix
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.file_loading import FileStaging
 from spark_channel.connectors.sql.write.file_staging import (
     StagedFile,
@@ -34,16 +33,21 @@ from spark_channel.connectors.sql.write.file_staging import (
 )
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.plan import NOT_TAKEN, SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.sessions import Traits
+from spark_channel.connectors.sql.write.table_database import (
+    TableCatalog,
+    TableDatabase,
+    TableDefinitions,
+    TablePlanning,
+    TablePublisher,
+    target_of,
+)
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import CommitError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
 
-__all__ = [
-    "FileDatabase",
-    "FilePlan",
-    "file_plan",
-]
+__all__ = ["FileDatabase", "FileDefinitions", "FilePlan", "file_plan"]
 
 
 _log = log_of(__name__)
@@ -65,16 +69,19 @@ class FilePlan(SqlPlan):
         return f"{beginning}{hashlib.sha256(self.claim.owner.encode()).hexdigest()[:16]}_"
 
 
-class FileDatabase(WriteDatabase[S]):
+class FileDatabase(TableDatabase[S]):
     """What SQLite and DuckDB share. `path` is the database, `beside` its other files during a write."""
 
     beside: ClassVar[str]
-    is_served = False
     options: FileWriteOptions
 
-    def __init__(self, options: FileWriteOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: FileWriteOptions, traits: Traits) -> None:
+        super().__init__(options, traits)
         self.path: Path = options.file
+        self.catalog = FileCatalog(self)
+        self.planning = FilePlanning(self)
+        self.stages = FileStages(self)
+        self.publisher = FilePublisher(self)
 
     @property
     def shown(self) -> str:
@@ -91,106 +98,34 @@ class FileDatabase(WriteDatabase[S]):
     def check_file(self) -> None:
         """Check that the file is a database that can be read."""
 
-    def is_there(self) -> bool:
-        return self.path.exists()
-
-    def check(self, context: WriteContext) -> None:
-        super().check(context)
-        if self.path.exists():
-            self.check_file()
-        _check_writable(self.path, self.dialect.product, self.beside)
+    @abstractmethod
+    def new_place(self) -> tuple[str, str]:
+        """The schema and name of a table that is to be made, by the options alone: the file may not be there yet."""
 
     @abstractmethod
-    def new_place(self, session: S | None) -> tuple[str, str]:
-        """By the options alone: the file may not be there yet."""
+    def insert_files(self, session: S, plan: SqlPlan, files: Sequence[Path]) -> int:
+        """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 
-    def place(self, schema: str, name: str, table: Table | None = None) -> WriteTarget:
-        label = name if schema.lower() == "main" else f"{schema}.{name}"
-        return WriteTarget(schema, name, label, table, folds=True)
+        Raises:
+            TargetError: the database refused a row, or two rows have one key.
+        """
 
-    def match(
-        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        return FilePlan(**{**vars(plan), "target": self.target(plan, place)})
-
-    def new_table(
-        self,
-        session: S | None,
-        place: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        plain = partial(super().new_table, session, place, definition, rows)
-        if not (is_full and definition.statement and definition.system == self.dialect.sql):
-            return plain(is_full=is_full)
-        tried = self.tried(session, place, definition, rows)
-        if isinstance(tried, NewTable):
-            return tried
-        new = plain(is_full=True)
-        return replace(new, left_out=(f"what only CREATE TABLE says: {tried}", *new.left_out))
-
-    @abstractmethod
-    def tried(
-        self, session: S | None, place: WriteTarget, definition: TableDefinition, rows: pa.Schema
-    ) -> NewTable | str:
-        """The new table by its source's own CREATE TABLE, which was tried elsewhere; or why it cannot be used."""
-
-    # Staging, which is beside the file
-
-    def make_staging(
-        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        staging = Staging.beside(self.path, plan.stage)
-        return replace(file_plan(plan), staging=str(staging.directory), token=staging.make())
-
-    def stages(self, session: S | None, place: WriteTarget, beginning: str) -> list[str]:
-        return [name for name in stages_beside(self.path) if name.startswith(beginning)]
-
-    def drop_stage(self, session: S | None, place: WriteTarget, name: str) -> None:
-        Staging.beside(self.path, name).remove()
-
-    def sweep(self, session: S, plan: SqlPlan, claims: Claims) -> None:
-        names = stages_beside(self.path)
-        orphans = names
-        if names:
-            with transaction(session, self.dialect.begin):
-                orphans = claims.orphans(names, plan.claim, beat_of=self._beat)
-        for name in orphans:
-            if name.startswith(STAGE) and f"_{NOT_TAKEN}_" not in name.removeprefix(STAGE):
-                self._remove(name)
-            else:  # without a claim: the directory itself shows whether its run lives
-                self._remove_if_dead(name)
-
-    def remove_dead_staging(self) -> None:
-        """Remove the staging of runs that are known to be dead."""
-        for name in stages_beside(self.path):
-            self._remove_if_dead(name)
-
-    def _beat(self, name: str) -> str:
-        return Staging.beside(self.path, name).last_beat() or ""
-
-    def _remove_if_dead(self, name: str) -> None:
-        if Staging.beside(self.path, name).is_dead():
-            self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        Staging.beside(self.path, name).remove()
-        _log.warning("removed orphaned staging %s", name)
+    def new_target(self) -> WriteTarget:
+        """The place of a table that is to be made."""
+        return file_target(*self.new_place())
 
     def staging_of(
         self, claim: TaskClaim[S], encode: Callable[[pa.RecordBatch, int], pa.RecordBatch]
     ) -> FileStaging:
         """Where an attempt stages its rows, as `encode` makes them."""
         plan = file_plan(claim.plan)
-        when_gone = partial(self.check_claim, plan)
+        when_gone = partial(self._check_claim, plan)
         return FileStaging(
             StagedFile(plan.staging, plan.token, claim.task, claim.attempt, when_gone=when_gone),
             encode,
         )
 
-    def check_claim(self, plan: FilePlan) -> None:
+    def _check_claim(self, plan: FilePlan) -> None:
         """Raise the reason why the staging of a task was removed, if the database knows it.
 
         Raises:
@@ -203,54 +138,10 @@ class FileDatabase(WriteDatabase[S]):
             ):
                 claims_at(self, session, plan.place).fence(plan.claim)
 
-    # The rows
-
-    def make_ready(
-        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
-    ) -> SqlPlan:
-        plan = super().make_ready(session, plan, place, context, first=first)
-        return self.make_staging(session, plan, place, context)
-
-    def staged(
-        self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]
-    ) -> tuple[list[Path], int]:
-        """The files that `receipts` name, in the order of their tasks, and how many rows are promised.
-
-        Raises:
-            CommitError: one no longer exists.
-        """
-        files, staging = [], Path(file_plan(plan).staging)
-        for receipt in sorted(receipts, key=lambda receipt: receipt.task):
-            name = receipt.details.get("file")
-            if name is not None:
-                files.append(staging / name)
-                if not files[-1].is_file():
-                    raise CommitError(
-                        f"the staged file {files[-1]} of task {receipt.task} no longer exists: "
-                        "nothing was published; run the job again"
-                    )
-        return files, sum(receipt.rows for receipt in receipts)
-
-    def publish_staged(self, session: S, plan: SqlPlan, staged: Any) -> None:
-        files, promised = staged
-        is_made = self.ready(session, plan, empty=plan.overwrite)
-        pa.default_memory_pool().release_unused()  # Arrow keeps what the tasks' batches took
-        inserted = self.insert_files(session, plan, files)
-        if inserted != promised:
-            raise CommitError(
-                f"{inserted} rows are staged, and the receipts say {promised}: "
-                "nothing was published; run the job again"
-            )
-        if is_made:
-            self.complete(session, plan.target)
-
-    @abstractmethod
-    def insert_files(self, session: S, plan: SqlPlan, files: Sequence[Path]) -> int:
-        """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
-
-        Raises:
-            TargetError: the database refused a row, or two rows have one key.
-        """
+    def remove_dead_staging(self) -> None:
+        """Remove the staging of runs that are known to be dead."""
+        for name in stages_beside(self.path):
+            _remove_if_dead(self.path, name)
 
     def make(self, plan: FilePlan, fill: Callable[[S], None]) -> bool:
         """Make the database, filled by `fill`, and give it its name; False = another job has made it."""
@@ -285,6 +176,161 @@ class FileDatabase(WriteDatabase[S]):
                     f"the staging {plan.staging} of job {plan.job} was removed: "
                     "the job was aborted, or was taken for dead. Run it again"
                 ) from None
+
+
+def file_target(schema: str, name: str, table: Table | None = None) -> WriteTarget:
+    label = name if schema.lower() == "main" else f"{schema}.{name}"
+    return WriteTarget(schema, name, label, table, folds=True)
+
+
+class FileCatalog(TableCatalog[S]):
+    def __init__(self, database: FileDatabase[S]) -> None:
+        super().__init__(database)
+        self._files = database
+
+    def is_there(self) -> bool:
+        return self._files.path.exists()
+
+    def locate(self, session: S) -> WriteTarget:
+        table = self._files.dialect.find_table(session, self._files.options.dbtable)
+        if table is None:
+            return self._files.new_target()
+        return file_target(table.schema, table.name, table)
+
+
+class FilePlanning(TablePlanning[S]):
+    def __init__(self, database: FileDatabase[S]) -> None:
+        super().__init__(database)
+        self._files = database
+
+    def check(self, context: WriteContext) -> None:
+        super().check(context)
+        if self._files.path.exists():
+            self._files.check_file()
+        _check_writable(self._files.path, self._files.dialect.product, self._files.beside)
+
+    def match(
+        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        return FilePlan(**{**vars(plan), "target": target_of(self._files, plan, place)})
+
+
+class FileDefinitions(TableDefinitions[S]):
+    """`tried`: the new table by its source's own CREATE TABLE, which was tried elsewhere; or why it cannot be used."""
+
+    def __init__(
+        self,
+        database: FileDatabase[S],
+        tried: Callable[[S | None, WriteTarget, TableDefinition, pa.Schema], NewTable | str],
+    ) -> None:
+        super().__init__(database)
+        self._files, self._tried = database, tried
+
+    def new_table(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        plain = partial(super().new_table, session, place, definition, rows, whole)
+        if not (is_full and definition.statement and definition.system == self._files.dialect.sql):
+            return plain(is_full=is_full)
+        tried = self._tried(session, place, definition, rows)
+        if isinstance(tried, NewTable):
+            return tried
+        new = plain(is_full=True)
+        return replace(new, left_out=(f"what only CREATE TABLE says: {tried}", *new.left_out))
+
+
+class FileStages(Generic[S]):
+    """Directories beside the file."""
+
+    def __init__(self, database: FileDatabase[S]) -> None:
+        self._files = database
+
+    def make(
+        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        staging = Staging.beside(self._files.path, plan.stage)
+        return replace(file_plan(plan), staging=str(staging.directory), token=staging.make())
+
+    def names(self, session: S | None, place: WriteTarget, beginning: str) -> list[str]:
+        return [name for name in stages_beside(self._files.path) if name.startswith(beginning)]
+
+    def drop(self, session: S | None, place: WriteTarget, names: Sequence[str]) -> None:
+        for name in names:
+            Staging.beside(self._files.path, name).remove()
+
+    def sweep(self, session: S, plan: SqlPlan, claims: Claims) -> None:
+        path = self._files.path
+        names = stages_beside(path)
+        orphans = names
+        if names:
+            with transaction(session, self._files.dialect.begin):
+                orphans = claims.orphans(names, plan.claim, beat_of=self._beat)
+        for name in orphans:
+            if name.startswith(STAGE) and f"_{NOT_TAKEN}_" not in name.removeprefix(STAGE):
+                _remove(path, name)
+            else:  # without a claim: the directory itself shows whether its run lives
+                _remove_if_dead(path, name)
+
+    def _beat(self, name: str) -> str:
+        return Staging.beside(self._files.path, name).last_beat() or ""
+
+    def end_sessions(self, session: S, run: str) -> None:
+        pass
+
+    def check(
+        self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> tuple[list[Path], int]:
+        """The files that `receipts` name, in the order of their tasks, and how many rows are promised.
+
+        Raises:
+            CommitError: one no longer exists.
+        """
+        files, staging = [], Path(file_plan(plan).staging)
+        for receipt in sorted(receipts, key=lambda receipt: receipt.task):
+            name = receipt.details.get("file")
+            if name is not None:
+                files.append(staging / name)
+                if not files[-1].is_file():
+                    raise CommitError(
+                        f"the staged file {files[-1]} of task {receipt.task} no longer exists: "
+                        "nothing was published; run the job again"
+                    )
+        return files, sum(receipt.rows for receipt in receipts)
+
+
+class FilePublisher(TablePublisher[S]):
+    def __init__(self, database: FileDatabase[S]) -> None:
+        super().__init__(database)
+        self._files = database
+
+    def publish(self, session: S, plan: SqlPlan, staged: tuple[list[Path], int]) -> bool:
+        files, promised = staged
+        is_made = self.ready(session, plan, empty=plan.overwrite)
+        pa.default_memory_pool().release_unused()  # Arrow keeps what the tasks' batches took
+        inserted = self._files.insert_files(session, plan, files)
+        if inserted != promised:
+            raise CommitError(
+                f"{inserted} rows are staged, and the receipts say {promised}: "
+                "nothing was published; run the job again"
+            )
+        return is_made
+
+
+def _remove_if_dead(path: Path, name: str) -> None:
+    if Staging.beside(path, name).is_dead():
+        _remove(path, name)
+
+
+def _remove(path: Path, name: str) -> None:
+    Staging.beside(path, name).remove()
+    _log.warning("removed orphaned staging %s", name)
 
 
 def file_plan(plan: WritePlan) -> FilePlan:

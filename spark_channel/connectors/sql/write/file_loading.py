@@ -16,7 +16,7 @@ __all__ = ["FileStaging"]
 class FileStaging:
     """Stages the rows of one attempt in its own file, each batch as `encode` makes it; so many rows came before it."""
 
-    has_session = survives = opens_first = fences_last = False
+    has_session = opens_first = fences_last = False
 
     def __init__(
         self, file: StagedFile, encode: Callable[[pa.RecordBatch, int], pa.RecordBatch]
@@ -36,12 +36,6 @@ class FileStaging:
         assert isinstance(rows, pa.RecordBatch)
         self._file.write(self._encode(rows, before))
         return True
-
-    def holds(self, session: object, before: int, after: int) -> bool:
-        raise NotImplementedError("a file has no COMMIT whose answer can be lost")
-
-    def carried(self, rows: list[pa.Table]) -> dict[str, Any] | None:
-        return None
 
     def finish(self) -> dict[str, Any]:
         self._has_file = self._file.close()

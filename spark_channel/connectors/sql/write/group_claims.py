@@ -1,14 +1,20 @@
 """The claims of small tables that are copied together: each by the rules of a single table, in few statements."""
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_channel.clock import utc_text
 from spark_channel.connectors.base import claims as rules
 from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity
 from spark_channel.connectors.base.small_tables import SmallTable
-from spark_channel.connectors.sql.write.claim_tables import CLAIMS, COLUMNS, TASKS, claim_of
+from spark_channel.connectors.sql.write.claim_tables import (
+    CLAIMS,
+    COLUMNS,
+    TASKS,
+    ClaimDialect,
+    RowSession,
+    claim_of,
+)
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.errors import TargetError
 from spark_channel.plain_text import log_of
@@ -27,11 +33,14 @@ class GroupClaims(Claims):
     The `plan` of each `SmallTable` has `stream_of`, the table as claims name it, and is a dataclass with `seen`.
     """
 
-    @abstractmethod
-    def otherwise(self, names: Sequence[str]) -> str:
-        """The end of an INSERT that sets these columns of a row whose claim is there to those that were to be inserted;
-        () = leaves it as it is.
+    def __init__(
+        self, session: RowSession, dialect: ClaimDialect, otherwise: Callable[[Sequence[str]], str]
+    ) -> None:
+        """`otherwise`: the end of an INSERT that sets these columns of a row whose claim is there to those that were to
+        be inserted; () = leaves it as it is.
         """
+        super().__init__(session, dialect)
+        self._otherwise = otherwise
 
     def look(self, tables: Sequence[SmallTable]) -> None:
         """Note how far the streams have published, and the states of their claims."""
@@ -140,7 +149,7 @@ class GroupClaims(Claims):
         values = ", ".join(f"({_marks(each)})" for each in rows)
         into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
         given = [value for row in rows for value in row]
-        self._run(f"{into} VALUES {values} {self.otherwise(names)}", given)
+        self._run(f"{into} VALUES {values} {self._otherwise(names)}", given)
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -7,15 +7,14 @@ from typing import TypeVar
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import TaskDatabase, Verdict
 from spark_channel.connectors.sql.write.no_claims import NoClaims
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions
 from spark_channel.errors import ChannelError, SupersededError, TargetError
 from spark_channel.retry import Retry
 
 __all__ = [
     "claims_at",
-    "drop_staging",
     "in_session",
     "in_transaction",
     "note_published",
@@ -28,7 +27,7 @@ _T = TypeVar("_T")
 
 
 def in_session(
-    database: TaskDatabase[S],
+    database: WriteSessions[S],
     failure: type[TargetError],
     purpose: str,
     work: Callable[[S], _T],
@@ -49,7 +48,7 @@ def in_session(
             return work(session)
 
     def may_pass(error: BaseException) -> bool:
-        return is_reached and database.passes in database.verdict(error)
+        return is_reached and database.traits.passes in database.verdict(error)
 
     try:
         return database.retry(purpose).call(attempt, may_pass)
@@ -61,26 +60,26 @@ def in_session(
         raise
 
 
-def retry(database: TaskDatabase[S], what: str) -> Retry:
+def retry(database: WriteSessions[S], what: str) -> Retry:
     """For as long as `retryTimeout` says."""
     return database.retry(what)
 
 
 @contextmanager
-def in_transaction(database: TaskDatabase[S], session: S) -> Iterator[None]:
+def in_transaction(database: WriteSessions[S], session: S) -> Iterator[None]:
     """Commits in the end; any exception rolls back."""
     with transaction(session, database.dialect.begin):
         yield
 
 
-def claims_at(database: TaskDatabase[S], session: S, place: WriteTarget) -> Claims:
+def claims_at(database: WriteSessions[S], session: S, place: WriteTarget) -> Claims:
     """The claims of writes to `place`, as the session sees them."""
     if not place.has_ledger:
         return NoClaims()
     return Claims(session, database.claim_dialect(session, place))
 
 
-def show_life(database: TaskDatabase[S], plan: SqlPlan) -> None:
+def show_life(database: WriteSessions[S], plan: SqlPlan) -> None:
     """Record that the run is alive, on a separate connection."""
 
     def beat(session: S) -> None:
@@ -90,7 +89,7 @@ def show_life(database: TaskDatabase[S], plan: SqlPlan) -> None:
     in_session(database, TargetError, f"write {plan.job}", beat)
 
 
-def settle(database: TaskDatabase[S], plan: SqlPlan, task: int) -> Receipt | None:
+def settle(database: WriteSessions[S], plan: SqlPlan, task: int) -> Receipt | None:
     """The outcome of a task's COMMIT without an answer: the receipt with which the task committed.
 
     In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
@@ -117,7 +116,7 @@ def settle(database: TaskDatabase[S], plan: SqlPlan, task: int) -> Receipt | Non
 
 
 def note_published(
-    database: TaskDatabase[S],
+    database: WriteSessions[S],
     session: S,
     plan: SqlPlan,
     claims: Claims,
@@ -125,13 +124,7 @@ def note_published(
 ) -> None:
     """The rows are in the transaction, and `begin_publish` holds the claim: publish them with its COMMIT."""
     if plan.numbers:
-        database.count_on(session, plan)
+        database.definition.count_on(session, plan)
     rows = sum(receipt.rows for receipt in receipts)
     nbytes = sum(receipt.nbytes for receipt in receipts)
     claims.publish(plan.claim, rows=rows, nbytes=nbytes)
-
-
-def drop_staging(database: TaskDatabase[S], session: S, plan: SqlPlan) -> None:
-    """Remove what the run staged. Safe twice, and while tasks still write."""
-    if names := database.stages(session, plan.place, plan.stage):
-        database.drop_stages(session, plan.place, names)

@@ -33,11 +33,10 @@ from spark_channel.connectors.sql.write.attempt import open_attempt
 from spark_channel.connectors.sql.write.claim_tables import TASKS, is_own_table
 from spark_channel.connectors.sql.write.claim_taking import take
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase, placed
+from spark_channel.connectors.sql.write.database import WriteDatabase, placed
 from spark_channel.connectors.sql.write.evolve import Evolution, with_wider
 from spark_channel.connectors.sql.write.in_session import (
     claims_at,
-    drop_staging,
     in_session,
     in_transaction,
     note_published,
@@ -51,6 +50,7 @@ from spark_channel.connectors.sql.write.rights import (
     check_rights_of_table,
     lacking_to_write,
 )
+from spark_channel.connectors.sql.write.sessions import Tell, Verdict, no_news
 from spark_channel.connectors.sql.write.source_definition import (
     TableRemarks,
     leave_builds,
@@ -88,7 +88,7 @@ class SqlWriter(Writer, Generic[S]):
     def __init__(self, database: WriteDatabase[S]) -> None:
         super().__init__(database.options)
         self.database = database
-        self.native_system = database.native_system
+        self.native_system = database.traits.native_system
 
     @property
     def dialect(self) -> WriteDialect:
@@ -109,42 +109,46 @@ class SqlWriter(Writer, Generic[S]):
 
     def check(self, context: WriteContext) -> None:
         """Before a session is opened: hold options and scripts to be usable."""
-        self.database.check(context)
+        self.database.planning.check(context)
 
     def exists(self) -> bool | None:
-        if not self.database.is_there():
+        if not self.database.catalog.is_there():
             return False
-        return self._look(lambda session: self.database.locate(session).table is not None)
+        return self._look(lambda session: self.database.catalog.locate(session).table is not None)
 
     def stored(self) -> Stored | None:
         return self._look(
-            lambda session: stored_at(self.database, session, self.database.locate(session))
+            lambda session: stored_at(self.database, session, self.database.catalog.locate(session))
         )
 
     def stored_in(self) -> Stored:
         """Where the tables of the target's schema are: see `stored.stored_in`."""
         dialect = self.database.dialect
-        if not self.database.is_there():
+        if not self.database.catalog.is_there():
             return Stored(dialect.sql, frozenset(), frozenset())
         return self._look(
-            lambda session: stored_in(session, dialect, self.database.locate(session).schema)
+            lambda session: stored_in(
+                session, dialect, self.database.catalog.locate(session).schema
+            )
         )
 
     def asks_reads(self, commit: CommitMode | None) -> bool:
         return commit != "job"  # staged rows are not read again
 
     def is_parent(self) -> bool:
-        return self.database.inherits and self._look(
-            lambda session: self.database.is_parent(self.database.locate(session).table)
+        return self.database.traits.inherits and self._look(
+            lambda session: self.database.catalog.is_parent(
+                self.database.catalog.locate(session).table
+            )
         )
 
     def look_up(self, names: Sequence[str]) -> None:
         """As that of a reader."""
-        if self.database.looks_up:
-            self._look(lambda session: self.database.look_up(session, names))
+        if self.database.traits.looks_up:
+            self._look(lambda session: self.database.catalog.look_up(session, names))
 
     def free_connections(self) -> FreeConnections | None:
-        if not self.database.is_served:
+        if not self.database.traits.is_served:
             return None
         return self._look(lambda session: session.free_connections())
 
@@ -170,7 +174,7 @@ class SqlWriter(Writer, Generic[S]):
             place = placed(self.database, session)
             return 0 if place.table is None else self._counted(session, place)
 
-        return self._look(look) if self.database.is_there() else 0
+        return self._look(look) if self.database.catalog.is_there() else 0
 
     def foreign_content(self, schema: pa.Schema) -> str:
         def look(session: S) -> str:
@@ -190,7 +194,7 @@ class SqlWriter(Writer, Generic[S]):
             size = "all rows" if rows is None else counted(rows, "row")
             return f"{size} of a table that no job of spark-channel has claimed{columns}"
 
-        return self._look(look) if self.database.is_there() else ""
+        return self._look(look) if self.database.catalog.is_there() else ""
 
     def _counted(self, session: S, place: WriteTarget) -> int | None:
         """None: the role may not read the table."""
@@ -219,8 +223,8 @@ class SqlWriter(Writer, Generic[S]):
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> WritePlan | None:
         database = self.database
-        database.check(context)
-        if not database.is_there():
+        database.planning.check(context)
+        if not database.catalog.is_there():
             self._check_place(new_file.place(database))
             self._say(new_file.rehearse(database, context, schema))
             return None
@@ -244,9 +248,9 @@ class SqlWriter(Writer, Generic[S]):
             stages, alters = commit == "job", bool(fields or wider)
             check_rights(database, session, place, overwrite=over, stages=stages, alters=alters)
             is_there = place.table is not None and plan.target.sql and plan.target.names
-            if is_there and database.script_dialect in _EXPLAINS_RIGHTS:
+            if is_there and database.planning.script_dialect in _EXPLAINS_RIGHTS:
                 session.execute(self._explained(plan))
-            return plan if is_there and database.is_served else None
+            return plan if is_there and database.traits.is_served else None
 
         return self._look(look)
 
@@ -255,7 +259,7 @@ class SqlWriter(Writer, Generic[S]):
         columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
         nulls = ", ".join("NULL" for _ in plan.target.names)
         nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"  # noqa: S608 - no value in it
-        is_postgres = self.database.script_dialect == "postgres"
+        is_postgres = self.database.planning.script_dialect == "postgres"
         override = "OVERRIDING SYSTEM VALUE " if is_postgres else ""
         return f"EXPLAIN INSERT INTO {plan.target.sql} ({columns}) {override}{nothing}"
 
@@ -268,7 +272,7 @@ class SqlWriter(Writer, Generic[S]):
         texts = self.options.start_sql
         if not texts:
             return
-        dialect = self.database.script_dialect
+        dialect = self.database.planning.script_dialect
         statements, sent = split_script(texts, "startSql", dialect, why=BY_ITSELF), list[str]()
 
         def send(session: S) -> None:
@@ -286,8 +290,8 @@ class SqlWriter(Writer, Generic[S]):
     # 3. Prepare: the claim, and what tasks need
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
-        self.database.check(context)
-        if not self.database.is_there() and context.commit != "task":
+        self.database.planning.check(context)
+        if not self.database.catalog.is_there() and context.commit != "task":
             self._check_place(new_file.place(self.database))
             plan, remarks = new_file.prepare(self.database, context, schema)
             self._say(remarks)
@@ -334,8 +338,8 @@ class SqlWriter(Writer, Generic[S]):
         leave_builds(database, plan, place)
         # New columns before the match that counts on them, each in a transaction of its own, see `Evolution`.
         place = Evolution(database, context, schema).evolved(session, plan, place)
-        plan = database.match(session, plan, place, context)
-        stages_with_claim = plan.commit == "job" and database.stages_with_claim
+        plan = database.planning.match(session, plan, place, context)
+        stages_with_claim = plan.commit == "job" and database.traits.stages_with_claim
 
         def stage(held: HeldClaim) -> None:
             nonlocal plan
@@ -361,20 +365,21 @@ class SqlWriter(Writer, Generic[S]):
                 self._end_overtaken(session, overtaken, place, context)
                 # The claim is fenced, and notes that the table is ready, in the transaction that makes it so: a run
                 # that continues this one, or is overtaken by another, empties it no second time.
-                with (
-                    database.around(session, plan, publishes=False),
-                    in_transaction(database, session),
-                ):
+                around = database.publisher.around(session, plan, no_news, publishes=False)
+                with around, in_transaction(database, session):
                     held, first = claims.make_ready(held, overwrite=plan.overwrite)
                     if first:
-                        database.hold_table(session, plan, claims)
-                        database.script(session, self.options.pre_sql, "preSql")
-                    plan = database.make_ready(
+                        database.publisher.hold(session, plan, claims)
+                        database.publisher.script(session, self.options.pre_sql, "preSql")
+                    plan, is_made = database.publisher.make_ready(
                         session, replace(plan, held=held), place, context, first=first
                     )
+                    if is_made:
+                        database.definition.complete(session, plan.target, no_news)
+                    plan = database.stages.make(session, plan, place, context)
             overtaken = None  # from here on what it staged is removed
             # Last: this run's claim is there, so that a sweep beside this one keeps its staging.
-            database.sweep(session, plan, claims)
+            database.stages.sweep(session, plan, claims)
             return plan
         except BaseException:
             self._give_back(session, plan, overtaken)
@@ -386,7 +391,7 @@ class SqlWriter(Writer, Generic[S]):
         if plan.one_pass:
             return plan
         try:
-            return self.database.make_staging(session, plan, place, context)
+            return self.database.stages.make(session, plan, place, context)
         except TargetError as error:
             is_denied = Verdict.DENIED in self.database.verdict(error)
             if not is_denied or context.stream is not None:
@@ -403,7 +408,7 @@ class SqlWriter(Writer, Generic[S]):
                 place.label,
                 overtaken.owner,
             )
-            self.database.end_sessions(session, overtaken.owner)
+            self.database.stages.end_sessions(session, overtaken.owner)
 
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
@@ -467,11 +472,11 @@ class SqlWriter(Writer, Generic[S]):
 
     @property
     def task_seconds(self) -> float | None:
-        return self.database.task_seconds
+        return self.database.traits.task_seconds
 
     @property
     def one_pass_rows(self) -> int | None:
-        return self.database.one_pass_rows
+        return self.database.traits.one_pass_rows
 
     # 5. Commit: publish all rows, or note that they are there
 
@@ -480,7 +485,6 @@ class SqlWriter(Writer, Generic[S]):
             return False
         sql_plan = own_plan(plan)
         refuse_two_receipts(receipts)
-        self.database.on_build = self.on_build
         if not sql_plan.is_claimed:
             return self._commit_new_file(sql_plan, receipts)
         return self._commit(sql_plan, receipts)
@@ -503,11 +507,11 @@ class SqlWriter(Writer, Generic[S]):
     def _publish_and_drop(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
         """Return False where another run has published the write."""
         lost = self._publish(session, plan, receipts)
-        if lost is None and plan.commit == "job" and self.database.stages_with_claim:
+        if lost is None and plan.commit == "job" and self.database.traits.stages_with_claim:
             return True  # the transaction that published has dropped it
         # After COMMIT: whoever asks again finds the write published, and needs no staging.
         try:
-            drop_staging(self.database, session, plan)
+            self._drop_staging(session, plan)
         except TargetError as error:  # the rows are published all the same
             self._warn_of_staging(plan, error)
         return not lost
@@ -516,7 +520,12 @@ class SqlWriter(Writer, Generic[S]):
         """None: this call has published the rows. Else they were published before: True = by another run."""
         database = self.database
         claims = claims_at(database, session, plan.place)
-        around = nullcontext() if plan.one_pass else database.around(session, plan, publishes=True)
+        tell: Tell = self.on_build or no_news
+        around = (
+            nullcontext()
+            if plan.one_pass
+            else database.publisher.around(session, plan, tell, publishes=True)
+        )
         # One transaction for all that follows: after it every row is in the table and the claim says so, or none is.
         with around, in_transaction(database, session):
             # The claim first: its lock excludes other runs, and a COMMIT that was not answered is seen here.
@@ -534,21 +543,22 @@ class SqlWriter(Writer, Generic[S]):
                     f"the task of job {plan.job} has a receipt, and has not published its rows: run the job again"
                 )
             # Then the table's lock, in the order of all other runs, so that two of them never wait in a circle.
-            database.hold_table(session, plan, claims)
+            database.publisher.hold(session, plan, claims)
             if plan.commit == "job":
                 if (
                     plan.overwrite
                 ):  # fences off the tasks of jobs with commit=task before their rows are deleted
                     claims.overwrite(plan.claim)
                 # Counted under the claim's lock, which a task that stages has to share: none is added afterwards.
-                staged = database.staged(session, plan, receipts)
-                database.script(session, self.options.pre_sql, "preSql")
-                database.publish_staged(session, plan, staged)
+                staged = database.stages.check(session, plan, receipts)
+                database.publisher.script(session, self.options.pre_sql, "preSql")
+                if database.publisher.publish(session, plan, staged):
+                    database.definition.complete(session, plan.target, tell)
             else:
                 claims.check_committed(plan.claim, receipts)
             note_published(database, session, plan, claims, receipts)
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
-            database.script(session, self.options.post_sql, "postSql", written=True)
+            database.publisher.script(session, self.options.post_sql, "postSql", written=True)
         return None
 
     def _commit_new_file(self, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
@@ -557,20 +567,20 @@ class SqlWriter(Writer, Generic[S]):
         if new_file.make(
             database, plan, lambda session, held: self._publish(session, held, receipts)
         ):
-            drop_staging(database, new_file.NO_SESSION, plan)
+            self._drop_staging(new_file.NO_SESSION, plan)
             return True
         late = plan
         try:
             late = new_file.claim_late(database, plan)
             is_added = late.published_at is None and self._commit(late, receipts)
         except SupersededError:
-            drop_staging(database, new_file.NO_SESSION, plan)
+            self._drop_staging(new_file.NO_SESSION, plan)
             raise
         except TargetError:
             if late is not plan:  # `abort` is given a plan that holds no claim
                 self._abort_late(late)
             raise
-        drop_staging(database, new_file.NO_SESSION, plan)
+        self._drop_staging(new_file.NO_SESSION, plan)
         return is_added
 
     def _what_is_there(self, plan: SqlPlan) -> str:
@@ -585,13 +595,19 @@ class SqlWriter(Writer, Generic[S]):
             f"Nothing of this job is in table {plan.place.label!r}: its transaction was rolled back"
         )
 
+    def _drop_staging(self, session: S, plan: SqlPlan) -> None:
+        """Remove what the run staged. Safe twice, and while tasks still write."""
+        stages = self.database.stages
+        if names := stages.names(session, plan.place, plan.stage):
+            stages.drop(session, plan.place, names)
+
     def _drop_quietly(self, plan: SqlPlan) -> None:
         """After the write was overtaken."""
         try:
             self.run(
                 TargetError,
                 f"publish {plan.job}",
-                lambda session: drop_staging(self.database, session, plan),
+                lambda session: self._drop_staging(session, plan),
             )
         except TargetError as error:  # the rows are published all the same
             self._warn_of_staging(plan, error)
@@ -607,8 +623,8 @@ class SqlWriter(Writer, Generic[S]):
         if plan.published_at is not None:
             return None
         sql_plan = own_plan(plan)
-        if not (sql_plan.is_claimed and self.database.is_there()):
-            drop_staging(self.database, new_file.NO_SESSION, sql_plan)
+        if not (sql_plan.is_claimed and self.database.catalog.is_there()):
+            self._drop_staging(new_file.NO_SESSION, sql_plan)
             return []
         return self.run(
             TargetError,
@@ -632,7 +648,7 @@ class SqlWriter(Writer, Generic[S]):
                 plan.place.label,
                 TASKS,
             )
-        drop_staging(self.database, session, plan)
+        self._drop_staging(session, plan)
         return receipts
 
     def _abort_late(self, late: SqlPlan) -> None:
@@ -650,7 +666,7 @@ class SqlWriter(Writer, Generic[S]):
             place = placed(self.database, session)
             return claims_at(self.database, session, place).unfinished(place.claimed, context)
 
-        if not self.database.is_there():
+        if not self.database.catalog.is_there():
             return None
         return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
 
@@ -672,25 +688,25 @@ class SqlWriter(Writer, Generic[S]):
             progress = claims_at(self.database, session, place).progress(place.claimed, stream)
             return progress, place.table is not None
 
-        return self._look(ask) if self.database.is_there() else (None, False)
+        return self._look(ask) if self.database.catalog.is_there() else (None, False)
 
     def stream_note(self, stream: str) -> StreamNote | None:
         def ask(session: S) -> StreamNote | None:
             place = placed(self.database, session)
             return claims_at(self.database, session, place).noted(place.claimed, stream)
 
-        return self._look(ask) if self.database.is_there() else None
+        return self._look(ask) if self.database.catalog.is_there() else None
 
     def note_stream(self, stream: str, text: str) -> bool:
         self._forget(lambda claims, target: claims.note(target, stream, text))
         return True
 
     def forget_stream(self, stream: str) -> None:
-        if self.database.is_there():
+        if self.database.catalog.is_there():
             self._forget(lambda claims, target: claims.forget(target, stream))
 
     def end_stream(self, stream: str) -> None:
-        if self.database.is_there():
+        if self.database.catalog.is_there():
             self._forget(lambda claims, target: claims.drop(target, stream))
 
     def _forget(self, forget: Callable[[Claims, str], None]) -> None:
@@ -706,10 +722,10 @@ class SqlWriter(Writer, Generic[S]):
             place = placed(self.database, session)
             return claims_at(self.database, session, place).kept(place.claimed)
 
-        return self._look(ask) if self.database.is_there() else []
+        return self._look(ask) if self.database.catalog.is_there() else []
 
     def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
-        if not self.database.is_there():
+        if not self.database.catalog.is_there():
             return []
         # In one order of keys: two of these, or one beside `tidy`, wait for each other and never in a circle.
         ordered = sorted(claims, key=lambda claim: claim.key)
@@ -738,13 +754,17 @@ class SqlWriter(Writer, Generic[S]):
         database = self.database
 
         def work(session: S) -> None:
-            place = database.locate(session)
+            place = database.catalog.locate(session)
             context = WriteContext("numbers", definition=source)
-            numbers = () if place.table is None else database.numbers(session, place.table, context)
+            numbers = (
+                ()
+                if place.table is None
+                else database.definition.numbers(session, place.table, context)
+            )
             if numbers:
                 plan = SqlPlan(context.job, pa.schema([]), "job", numbers=numbers, place=place)
                 with in_transaction(database, session):
-                    database.count_on(session, plan)
+                    database.definition.count_on(session, plan)
 
         self.run(TargetError, "continue numbers", work)
 
@@ -757,7 +777,7 @@ class SqlWriter(Writer, Generic[S]):
         self.run(
             TargetError,
             "clear builds",
-            lambda session: self.database.clear_builds(session, names),
+            lambda session: self.database.definition.clear_builds(session, names),
         )
 
 

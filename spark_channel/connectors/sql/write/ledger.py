@@ -6,10 +6,11 @@ from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_taking import ensure
 from spark_channel.connectors.sql.write.claims import UntrustedClaimsError
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase, ledger_options
+from spark_channel.connectors.sql.write.database import WriteDatabase, ledger_options
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.plan import WAYS, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
+from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import TargetError
 from spark_channel.options import CommitMode
 from spark_channel.plain_text import log_of
@@ -80,7 +81,7 @@ def usual_commit(
     """`default_commit`, as far as the role's rights allow it where the ledger is optional."""
     if not place.has_ledger:
         return "task"
-    commit = database.default_commit(place, context)
+    commit = database.planning.default_commit(place, context)
     options = ledger_options(database.options)
     if commit == "task" or context.stream is not None or options is None:
         return commit

@@ -22,7 +22,6 @@ __all__ = [
     "LOGIN",
     "LONGEST_SECONDS",
     "PIECE",
-    "TRIES",
     "RefusedError",
     "alone",
     "are_joined",
@@ -42,8 +41,6 @@ LOGIN = frozenset(
 PIECE = BatchSize(1 << 16, 1 << 20)
 LONGEST_SECONDS = 5.0
 """The tables of a transaction are locked for so long, and for the statement or the table that is written then."""
-TRIES = 5
-"""How often a group is tried, each time without the table that was refused."""
 _MADE = ("columns", "auto", "keys", "full")
 
 
@@ -94,6 +91,6 @@ def sweep(database: WriteDatabase[Any], session: Any, table: SmallTable) -> None
     held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
     try:
         claims = claims_at(database, session, plan.place)
-        database.sweep(session, replace(plan, held=held), claims)
+        database.stages.sweep(session, replace(plan, held=held), claims)
     except TargetError as error:
         _log.warning("staging of earlier runs stays for now: %s", error)

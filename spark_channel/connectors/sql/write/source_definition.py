@@ -40,14 +40,14 @@ def with_definition(
     """
     options = database.options
     level = options.create_table
-    is_dropped = context.overwrite and not options.truncate and database.overwrite_drops
+    is_dropped = context.overwrite and not options.truncate and database.traits.overwrite_drops
     if level not in ("auto", "keys", "full"):
         return plan, TableRemarks()
     if place.table is not None and not is_dropped:
         if level != "full":
             return plan, TableRemarks()
         computed = _computed(database, session, place.table, context)
-        numbers = database.numbers(session, place.table, context)
+        numbers = database.definition.numbers(session, place.table, context)
         return replace(plan, computed=computed, numbers=numbers), TableRemarks()
     keys_only = level != "full"
     definition = None if context.definition is None else context.definition(keys_only=keys_only)
@@ -79,8 +79,9 @@ def with_definition(
     if level == "auto":
         lengths = context.text_lengths
         definition, lost = with_safe_key(database.dialect, definition, plan.schema, lengths)
-    new = database.new_table(session, place, definition, plan.schema, is_full=level == "full")
-    new = database.without_refused(new, whole)
+    new = database.definition.new_table(
+        session, place, definition, plan.schema, whole, is_full=level == "full"
+    )
     if is_dropped and place.table is not None and session is not None:
         parts, lost_parts = _replaced(database, session, place, definition)
         lost += lost_parts
@@ -113,7 +114,7 @@ def _replaced(
 ) -> tuple[set[str], tuple[str, ...]]:
     """Of the table that is dropped: the steps of a new one like `source` that it had, and what is lost with it."""
     assert place.table is not None
-    old = None if place.table.is_view else database.definition_of(session, place.table)
+    old = None if place.table.is_view else database.definition.read(session, place.table)
     if old is None:
         return set(), ()
     parts, _ = parts_of_both(source, old)
@@ -171,7 +172,7 @@ def _computed(
     source = None if context.definition is None or not names else context.definition()
     if source is None or session is None or source.system != database.dialect.sql:
         return ()
-    target = database.definition_of(session, table)
+    target = database.definition.read(session, table)
     if target is None:
         return ()
     pairs = [(name, source.column(name), target.column(name)) for name in names]

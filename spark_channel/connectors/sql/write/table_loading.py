@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Literal, final
 
@@ -10,15 +11,17 @@ import pyarrow as pa
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.session import S, WriteSession
-from spark_channel.connectors.sql.write.database import ATTEMPT, TaskDatabase, Verdict
 from spark_channel.connectors.sql.write.in_session import in_transaction
-from spark_channel.connectors.sql.write.publish import PLACE, check_stored
+from spark_channel.connectors.sql.write.plan import SqlPlan
+from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
+from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import RefuseRow, Rows, Way
+from spark_channel.connectors.sql.write.way import Rows, Way
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.lazy import compute as pc
 
 __all__ = [
+    "StageTable",
     "TableLoader",
     "TableStaging",
     "savepoint",
@@ -26,24 +29,72 @@ __all__ = [
     "task_session",
 ]
 
+_ATTEMPT = "spark_channel_attempt"
+"""The column of a staging table that says which attempt a row is of, by a random number.
+
+A driver that begins the same job again counts its attempts from the start.
+"""
 _ROWS_OF_A_TASK = 1 << 40
 
 
-def table_way(database: TaskDatabase[S], claim: TaskClaim[S]) -> Way[S]:
+class StageTable(Generic[S]):
+    """The staging table of a run, where `_ATTEMPT` says which rows are whose."""
+
+    def __init__(self, database: WriteSessions[S], merge: type[Merge]) -> None:
+        self._database, self._merge = database, merge
+
+    def make(self, session: S, plan: SqlPlan) -> None:
+        dialect = self._database.dialect
+        columns = [f"{_ATTEMPT} BIGINT NOT NULL", f"{PLACE} BIGINT NOT NULL"]
+        columns += [
+            dialect.definition(replace(column.column, not_null=False))
+            for column in plan.target.columns
+        ]
+        if plan.target.operation is not None:
+            columns.append(f"{dialect.quoted(plan.target.operation)} VARCHAR(20)")
+        lines = f"{', '.join(columns)}, PRIMARY KEY ({_ATTEMPT}, {PLACE})"
+        session.execute(f"CREATE TABLE {self.sql(plan)} ({lines})")
+
+    def sql(self, plan: SqlPlan) -> str:
+        """The table, in a statement."""
+        return self._database.dialect.place(plan.place.staging, plan.stage)
+
+    def counts(self, session: S, plan: SqlPlan) -> dict[int, int]:
+        """How many rows each attempt has in it."""
+        query = f"SELECT {_ATTEMPT}, COUNT(*) FROM {self.sql(plan)} GROUP BY {_ATTEMPT}"  # noqa: S608 - a quoted name
+        return dict(session.rows(query))
+
+    def count(self, session: S, plan: SqlPlan, mark: int) -> int:
+        """How many rows an attempt has in it."""
+        query = f"SELECT COUNT(*) FROM {self.sql(plan)} WHERE {_ATTEMPT} = {mark}"  # noqa: S608 - a quoted name
+        return int(session.value(query))
+
+    def forgets(self, plan: SqlPlan, mark: int) -> str:
+        """The statement that removes what an attempt staged."""
+        return f"DELETE FROM {self.sql(plan)} WHERE {_ATTEMPT} = {int(mark)}"  # noqa: S608 - a quoted name
+
+    def bring(self, session: S, plan: SqlPlan, count: int) -> None:
+        """All rows that this transaction sees, into the table. There are `count`."""
+        dialect, mode = self._database.dialect, self._database.options.write_mode
+        self._merge(session, dialect, plan.target, self.sql(plan), mode, count).bring()
+
+
+def table_way(database: WriteSessions[S], claim: TaskClaim[S], table: StageTable[S]) -> Way[S]:
     """Stages in the run's table with `commit=job`, and writes straight into the table with `commit=task`."""
     connect = partial(task_session, database, claim)
     if claim.plan.commit == "job":
-        return Way(connect, staging=TableStaging(database, claim))
-    return Way(connect, loader=TableLoader(database, claim))
+        staging = TableStaging(database, claim, table)
+        return Way(connect, staging=staging, holds=staging.holds)
+    return Way(connect, direct=TableLoader(database, claim, table))
 
 
-def task_session(database: TaskDatabase[S], claim: TaskClaim[S]) -> S:
+def task_session(database: WriteSessions[S], claim: TaskClaim[S]) -> S:
     """A new session of an attempt."""
     return database.connect(TargetError, f"write {claim.plan.job}", patient=False)
 
 
 @contextmanager
-def savepoint(database: TaskDatabase[S], session: S) -> Iterator[None]:
+def savepoint(database: WriteSessions[S], session: S) -> Iterator[None]:
     """Around a batch that is put into the open transaction: all of it or nothing.
 
     Raises:
@@ -72,11 +123,13 @@ def savepoint(database: TaskDatabase[S], session: S) -> Iterator[None]:
 class TableStaging(Generic[S]):
     """All attempts of a run stage in one table, where the attempt's mark says which rows are whose."""
 
-    has_session = survives = True
+    has_session = True
     opens_first = fences_last = False
 
-    def __init__(self, database: TaskDatabase[S], claim: TaskClaim[S]) -> None:
-        self._database, self._claim = database, claim
+    def __init__(
+        self, database: WriteSessions[S], claim: TaskClaim[S], table: StageTable[S]
+    ) -> None:
+        self._database, self._claim, self._table = database, claim, table
         self._has_rows = False
 
     def ready(self, session: S) -> None:
@@ -88,29 +141,22 @@ class TableStaging(Generic[S]):
         with in_transaction(self._database, session):
             # Before the rows: a run that was overtaken sends none.
             self._claim.show_life(session)
-            _load(self._database, self._claim, session, rows, before, staged=True)
+            _load(self._database, self._claim, session, rows, before, self._table)
             # Behind them: while the counted rows are published, none is added.
             self._claim.fence(session)
         return False  # nothing stays locked until the next chunk
 
     def holds(self, session: S, before: int, after: int) -> bool:
-        staging, mark = self._database.staging(self._claim.plan), self._claim.mark
-        count = f"SELECT COUNT(*) FROM {staging} WHERE {ATTEMPT} = {mark}"  # noqa: S608 - a quoted name
-        return staged_whole(self._claim.task, int(session.value(count)), before, after)
-
-    def carried(self, rows: list[pa.Table]) -> dict[str, Any] | None:
-        return None
+        count = self._table.count(session, self._claim.plan, self._claim.mark)
+        return staged_whole(self._claim.task, count, before, after)
 
     def finish(self) -> dict[str, Any]:
         return {"mark": self._claim.mark}
 
-    def flush(self) -> None:
-        pass
-
     def forget(self, session: S | None) -> None:
         if self._has_rows:
             with task_session(self._database, self._claim) as other:
-                other.execute(self._database.forgets(self._claim.plan, self._claim.mark))
+                other.execute(self._table.forgets(self._claim.plan, self._claim.mark))
 
 
 def staged_whole(task: int, count: int, before: int, after: int) -> bool:
@@ -134,8 +180,10 @@ class TableLoader(Generic[S]):
     opens: Literal["nothing"] = "nothing"
     asks_again = False
 
-    def __init__(self, database: TaskDatabase[S], claim: TaskClaim[S]) -> None:
-        self._database, self._claim = database, claim
+    def __init__(
+        self, database: WriteSessions[S], claim: TaskClaim[S], table: StageTable[S]
+    ) -> None:
+        self._database, self._claim, self._table = database, claim, table
         self._is_keyed = bool(claim.plan.target.key)
 
     def ready(self, session: S) -> None:
@@ -147,7 +195,8 @@ class TableLoader(Generic[S]):
             session.start(self._database.dialect.begin)
 
     def insert(self, session: S, rows: Rows, before: int, spread: float) -> None:
-        _load(self._database, self._claim, session, rows, before, staged=self._is_keyed)
+        table = self._table if self._is_keyed else None
+        _load(self._database, self._claim, session, rows, before, table)
 
     def judge(self, session: S, rows: Rows, before: int) -> None:
         with savepoint(self._database, session):
@@ -160,31 +209,22 @@ class TableLoader(Generic[S]):
             self._merge(session, self._claim.tally.rows)
 
     def _merge(self, session: S, rows: int) -> None:
-        self._database.bring(session, self._claim.plan, rows)
-        session.execute(f"DELETE FROM {self._database.staging(self._claim.plan)}")  # noqa: S608 - a quoted name
-
-    def bring(
-        self, session: S, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
-    ) -> None:
-        raise NotImplementedError("its rows are not held")
-
-    def clear(self, session: S) -> None:
-        pass
+        self._table.bring(session, self._claim.plan, rows)
+        session.execute(f"DELETE FROM {self._table.sql(self._claim.plan)}")  # noqa: S608 - a quoted name
 
     def repeated(self, work: Callable[[], None]) -> None:
         work()
 
 
 def _load(
-    database: TaskDatabase[S],
+    database: WriteSessions[S],
     claim: TaskClaim[S],
     session: S,
     rows: Rows,
     before: int,
-    *,
-    staged: bool,
+    stage: StageTable[S] | None,
 ) -> None:
-    """Load rows into the run's staging table, where the attempt has `before` rows, or into the table itself.
+    """Load rows into `stage`, where the attempt has `before` rows, or into the table itself.
 
     Raises:
         BatchRefusedError: a value that the database would change, or a row that it has not stored.
@@ -198,11 +238,11 @@ def _load(
     if plan.target.operation is not None:
         columns.append(rows.column(OPERATION))
     table = plan.target.sql
-    if staged:
+    if stage is not None:
         first = claim.task * _ROWS_OF_A_TASK + before
         mark, places = pa.repeat(claim.mark, count), pa.array(range(first, first + count))
-        names, columns = [ATTEMPT, PLACE, *names], [mark, places, *columns]
-        table = database.staging(plan)
+        names, columns = [_ATTEMPT, PLACE, *names], [mark, places, *columns]
+        table = stage.sql(plan)
     assert isinstance(session, WriteSession)
     stored = session.load(table, pa.RecordBatch.from_arrays(columns, names))
     if stored is not None:
@@ -210,7 +250,7 @@ def _load(
 
 
 def _exact_values(
-    database: TaskDatabase[S], claim: TaskClaim[S], name: str, array: pa.Array
+    database: WriteSessions[S], claim: TaskClaim[S], name: str, array: pa.Array
 ) -> pa.Array:
     """A column as `WriteSession.load` takes it.
 

@@ -7,7 +7,6 @@ from spark_channel.connectors.base.contract import Receipt, RowTally
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import TaskDatabase, Verdict
 from spark_channel.connectors.sql.write.in_session import (
     claims_at,
     in_session,
@@ -16,6 +15,7 @@ from spark_channel.connectors.sql.write.in_session import (
 )
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.publish import check_planned
+from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions
 from spark_channel.errors import TargetError
 
 __all__ = ["TaskClaim"]
@@ -24,7 +24,7 @@ __all__ = ["TaskClaim"]
 class TaskClaim(Generic[S]):
     """What an attempt asks and notes beside the claim, each in the session that it is given."""
 
-    def __init__(self, database: TaskDatabase[S], plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(self, database: WriteSessions[S], plan: SqlPlan, task: int, attempt: int) -> None:
         self._database = database
         self.plan, self.task, self.attempt = plan, task, attempt
         self.tally = RowTally(task, attempt)

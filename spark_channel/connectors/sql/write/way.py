@@ -13,6 +13,8 @@ from spark_channel.errors import ChannelError, TargetError
 
 __all__ = [
     "LOCKED_SECONDS",
+    "DirectLoader",
+    "HeldLoader",
     "Loader",
     "NoStagingError",
     "RefuseRow",
@@ -65,6 +67,14 @@ class Loader(Protocol[_S_contra]):
         """Begin the transaction, unless the task is done: `TaskClaim.is_done`."""
         ...
 
+    def repeated(self, work: Callable[[], None]) -> None:
+        """`work`, and again where an error of it left nothing of the transaction, and another try may help."""
+        ...
+
+
+class DirectLoader(Loader[_S_contra], Protocol[_S_contra]):
+    """Its transaction is open from the first row on."""
+
     def insert(self, session: _S_contra, rows: Rows, before: int, spread: float) -> None:
         """Put rows into the open transaction. The attempt accepted `before` rows before them.
 
@@ -85,6 +95,10 @@ class Loader(Protocol[_S_contra]):
         """All rows were inserted, or judged: whatever is left to bring them into the table."""
         ...
 
+
+class HeldLoader(Loader[_S_contra], Protocol[_S_contra]):
+    """Its transaction begins when all rows have come."""
+
     def bring(
         self, session: _S_contra, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
     ) -> None:
@@ -98,22 +112,13 @@ class Loader(Protocol[_S_contra]):
         """Behind the fence: remove what `bring` made, as far as the transaction does not."""
         ...
 
-    def repeated(self, work: Callable[[], None]) -> None:
-        """`work`, and again where an error of it left nothing of the transaction, and another try may help."""
-        ...
-
 
 class Staging(Protocol[_S_contra]):
-    """Keeps the rows of an attempt until they are published, or brought into the table by its `Loader`."""
+    """Keeps the rows of an attempt until they are published, or brought into the table by a `HeldLoader`."""
 
     @property
     def has_session(self) -> bool:
         """Rows are staged by the attempt's session."""
-        ...
-
-    @property
-    def survives(self) -> bool:
-        """What is staged survives the session: after its loss another one goes on."""
         ...
 
     @property
@@ -135,26 +140,14 @@ class Staging(Protocol[_S_contra]):
         ...
 
     def add(self, session: _S_contra | None, rows: Rows, before: int, spread: float) -> bool:
-        """Stage rows, durably if it `survives`. The attempt staged `before` rows before them.
+        """Stage rows, durably where the way has `holds`. The attempt staged `before` rows before them.
 
         Whether the session can be used for the next ones.
         """
         ...
 
-    def holds(self, session: _S_contra, before: int, after: int) -> bool:
-        """Whether the rows are there whose COMMIT was not answered."""
-        ...
-
-    def carried(self, rows: list[pa.Table]) -> dict[str, Any] | None:
-        """The receipt's details that carry all rows of the attempt, which are few; None = they are too many."""
-        ...
-
     def finish(self) -> dict[str, Any]:
         """All rows are staged: the receipt's details."""
-        ...
-
-    def flush(self) -> None:
-        """Have the rows leave this process."""
         ...
 
     def forget(self, session: _S_contra | None) -> None:
@@ -164,6 +157,10 @@ class Staging(Protocol[_S_contra]):
 
 def contiguous(rows: pa.Table) -> Iterable[Rows]:
     yield from rows.combine_chunks().to_batches()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _as_it_is(error: TargetError) -> TargetError:
@@ -185,12 +182,21 @@ def _answers(session: Any) -> bool:
 @dataclass(frozen=True)
 class Way(Generic[S]):
     """With staging alone rows are staged for the publish (`commit=job`); with a loader they are in the table when the
-    attempt ends: from the first row on in one transaction, or, where they are held, in a short one at the end.
+    attempt ends: by a direct one in one transaction from the first row on, else in a short one at the end.
     """
 
     connect: Callable[[], S]
-    loader: Loader[S] | None = None
+    direct: DirectLoader[S] | None = None
+    held: HeldLoader[S] | None = None
     staging: Staging[S] | None = None
+    holds: Callable[[S, int, int], bool] | None = None
+    """What is staged survives its session; after a lost one, this says whether rows whose COMMIT was not answered are
+    there: those behind the first so many of the attempt, up to so many. None = it does not survive.
+    """
+    carried: Callable[[list[pa.Table]], dict[str, Any] | None] | None = None
+    """The receipt's details that carry all rows of an attempt which are few; None = they are too many."""
+    flush: Callable[[], None] = _nothing
+    """Has the rows that are staged leave this process."""
     held_bytes: int = 0
     """So many bytes of rows wait in memory; those of a larger attempt are staged, with all that come behind."""
     is_paced: bool = False
@@ -200,7 +206,7 @@ class Way(Generic[S]):
     shows_life: bool = True
     """A thread of the attempt shows that the run lives."""
     judges_last: bool = False
-    """Rows are judged by `Loader.bring`, at the end."""
+    """Rows are judged by `HeldLoader.bring`, at the end."""
     chunks: Callable[[pa.Table], Iterable[Rows]] = contiguous
     """Divides rows into pieces that are loaded by one call."""
     release: Callable[[S], None] = _closed

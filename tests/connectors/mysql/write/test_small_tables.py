@@ -24,6 +24,7 @@ from spark_channel.connectors.mysql.session import LostConnectionError, MysqlWri
 from spark_channel.connectors.mysql.write import small_tables as publishing
 from spark_channel.connectors.mysql.write.publish import table_lock
 from spark_channel.connectors.mysql.write.small_tables import MysqlTogether
+from spark_channel.connectors.sql.write.group_claims import GroupClaims
 from spark_channel.errors import TargetError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.config import load_replication
@@ -320,14 +321,14 @@ def test_a_transaction_that_lasts_too_long_is_followed_by_another_one(
 ) -> None:
     monkeypatch.setattr(publishing, "LONGEST_SECONDS", -1)
     written: list[int] = []
-    write = MysqlTogether._write
+    write = MysqlTogether.write
 
-    def noted(self: MysqlTogether, *given: Any) -> list[SmallTable]:
-        new = write(self, *given)
+    def noted(self: MysqlTogether, *given: Any, **more: Any) -> list[SmallTable]:
+        new = write(self, *given, **more)
         written.append(len(new))
         return new
 
-    monkeypatch.setattr(MysqlTogether, "_write", noted)
+    monkeypatch.setattr(MysqlTogether, "write", noted)
     for _ in range(2):
         assert spark_channel.replicate(None, small.file(parallel=1)).parked == []
         assert small.rows() == {"20\t210"}
@@ -341,7 +342,7 @@ def test_new_tables_of_a_group_that_fails_are_dropped(
     def refuse(*_: Any) -> None:
         raise TargetError("no")
 
-    monkeypatch.setattr(publishing._GroupClaims, "publish_all", refuse)
+    monkeypatch.setattr(GroupClaims, "publish_all", refuse)
     together, tables = _group(small, [1, 2])
     together.publish(tables)
     assert ["refused" in str(each.why) for each in tables] == [True, True]
@@ -380,8 +381,9 @@ _KILLED = """
 import os, signal, sys
 import spark_channel
 from spark_channel.connectors.mysql.write import small_tables as together
+from spark_channel.connectors.sql.write import publish_many
 from spark_channel.connectors.mysql.session import MysqlWriteSession
-from spark_channel.connectors.mysql import MysqlDatabase
+from spark_channel.connectors.mysql.write import database as writing
 from spark_channel.connectors.sql import SqlWriter
 
 def dies(cls, name, when, after=0):
@@ -397,14 +399,14 @@ def dies(cls, name, when, after=0):
     setattr(cls, name, method)
 
 if sys.argv[1] == "alone":
-    dies(MysqlDatabase, "make_table", "after")
+    dies(writing, "make_table", "after")
 publish = together.MysqlTogether.publish
 def first(self, tables):
     dies(*{
-        "made": (together.MysqlTogether, "_try", "before"),
-        "claims": (together._GroupClaims, "take_all", "after"),
+        "made": (publish_many, "_try", "before"),
+        "claims": (together.GroupClaims, "take_all", "after"),
         "rows": (together.RowSender, "load", "before", 2),
-        "published": (together._GroupClaims, "publish_all", "after"),
+        "published": (together.GroupClaims, "publish_all", "after"),
         "before": (MysqlWriteSession, "commit", "before"),
         "committed": (MysqlWriteSession, "commit", "after"),
     }[sys.argv[1]])

@@ -10,7 +10,7 @@ import pytest
 
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.postgresql.session import PgWriteSession
-from spark_channel.connectors.postgresql.write.loader import HeldLoader
+from spark_channel.connectors.postgresql.write.loader import PostgresHeldLoader
 from spark_channel.connectors.postgresql.write.publish import bring_staged
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.attempt import TaskAttempt
@@ -286,13 +286,13 @@ def test_a_connection_that_is_lost_beside_held_rows(pg: Pg, when: str, retry: st
 def test_rows_are_added_as_other_transactions_left_them_whatever_the_default_is(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring, seen = HeldLoader.bring, list[str]()
+    bring, seen = PostgresHeldLoader.bring, list[str]()
 
-    def look(loader: HeldLoader, session: PgWriteSession, *given: Any) -> None:
+    def look(loader: PostgresHeldLoader, session: PgWriteSession, *given: Any) -> None:
         bring(loader, session, *given)
         seen.append(session.value("SHOW transaction_isolation"))
 
-    monkeypatch.setattr(HeldLoader, "bring", look)
+    monkeypatch.setattr(PostgresHeldLoader, "bring", look)
     set_own = "SET default_transaction_isolation = 'serializable'"
     _, _, task = _held(pg, sessionInitStatement=set_own)
     _send(task, _rows(0, 10))
@@ -305,13 +305,13 @@ def test_the_server_ends_a_task_that_is_silent_from_its_first_piece_on(
     pg: Pg, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """As one whose process was stopped between two pieces: until then its rows are locked."""
-    bring, seen = HeldLoader.bring, list[str]()
+    bring, seen = PostgresHeldLoader.bring, list[str]()
 
-    def look(loader: HeldLoader, session: PgWriteSession, *given: Any) -> None:
+    def look(loader: PostgresHeldLoader, session: PgWriteSession, *given: Any) -> None:
         seen.append(session.value("SHOW idle_in_transaction_session_timeout"))
         bring(loader, session, *given)
 
-    monkeypatch.setattr(HeldLoader, "bring", look)
+    monkeypatch.setattr(PostgresHeldLoader, "bring", look)
     _, _, task = _held(pg, writeMode=mode)
     _send(task, _rows(0, 10))
     task.close()

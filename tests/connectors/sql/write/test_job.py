@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, Writer, load_writer
-from spark_channel.connectors.sql.write.database import Verdict
 from spark_channel.connectors.sql.write.job import SqlWriter
+from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from tests.connectors.sql.places import Place, open_place
 
@@ -107,7 +107,7 @@ def test_a_right_that_is_missing_is_told_with_the_statement(
     def denied(_session: Any, _statement: str) -> None:
         raise TargetError("not the owner")
 
-    monkeypatch.setattr(writer.database, "alter", denied)
+    monkeypatch.setattr(writer.database.definition, "alter", denied)
     monkeypatch.setattr(writer.database, "verdict", lambda _error: Verdict.DENIED)
     with pytest.raises(
         TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "
@@ -119,7 +119,7 @@ def test_a_column_that_another_run_has_just_added_is_taken(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = writer_of(place, onschemachange="evolve")
-    alter = writer.database.alter
+    alter = writer.database.definition.alter
     statements: list[str] = []
 
     def twice(session: Any, statement: str) -> None:
@@ -127,7 +127,7 @@ def test_a_column_that_another_run_has_just_added_is_taken(
         place.run(statement)
         alter(session, statement)
 
-    monkeypatch.setattr(writer.database, "alter", twice)
+    monkeypatch.setattr(writer.database.definition, "alter", twice)
     if place.kind == "duckdb":
         pytest.skip("one process at a time has the file")
     write(writer, "a", ROWS)
@@ -244,7 +244,7 @@ def test_a_column_that_another_run_has_widened_meanwhile_is_not_made_narrower(
         pytest.skip("one process at a time writes the file, or no type changes")
     writer = writer_of(narrow, dbtable="w", onschemachange="evolve")
     altering, other = (
-        writer.database.altering,
+        writer.database.definition.altering,
         "ALTER COLUMN n TYPE" if narrow.kind == "postgresql" else "MODIFY n",
     )
 
@@ -254,7 +254,7 @@ def test_a_column_that_another_run_has_widened_meanwhile_is_not_made_narrower(
         with altering(session, place):
             yield
 
-    monkeypatch.setattr(writer.database, "altering", late)
+    monkeypatch.setattr(writer.database.definition, "altering", late)
     write(writer, "a", WIDE.select(["id", "n"]).slice(0, 0))
     write(
         writer,

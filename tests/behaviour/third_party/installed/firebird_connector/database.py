@@ -6,8 +6,8 @@ from firebird_connector.session import BUSY, DATA, LOST, TAKEN, FirebirdSession,
 from spark_channel.connectors.sql import (
     ClaimDialect,
     StandardMerge,
+    TableDatabase,
     Verdict,
-    WriteDatabase,
     WriteTarget,
 )
 from spark_channel.errors import TargetError
@@ -15,8 +15,8 @@ from spark_channel.errors import TargetError
 __all__ = ["FirebirdDatabase"]
 
 
-class FirebirdDatabase(WriteDatabase[FirebirdSession]):
-    """See `WriteDatabase`."""
+class FirebirdDatabase(TableDatabase[FirebirdSession]):
+    """See `TableDatabase`."""
 
     Options = FirebirdWriteOptions
     options: FirebirdWriteOptions

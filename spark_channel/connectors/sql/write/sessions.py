@@ -1,0 +1,167 @@
+"""What is needed of a database to work in its sessions: to open one, to judge its errors, to find claims by it."""
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import WriteContext
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.sql.catalog import Table, TargetTable
+from spark_channel.connectors.sql.definition import NewTable
+from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.session import BoundSession, S
+from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
+from spark_channel.errors import TargetError
+from spark_channel.retry import Retry
+
+__all__ = ["Definition", "Tell", "Traits", "Verdict", "WriteSessions", "no_news"]
+
+_S_contra = TypeVar("_S_contra", bound=BoundSession, contravariant=True)
+Tell = Callable[[str], object]
+"""Is told of each part of a new table that is built, and of the end of the last one by ""."""
+
+
+class Verdict(Flag):
+    """What an error says of a write. One error may say several things: a deadlock is LOST and CONFLICT, a duplicate key
+    CONFLICT and REFUSED_ROW.
+    """
+
+    OTHER = 0
+    LOST = auto()
+    """The connection was lost, or another transaction stood in the way: doing it again may help."""
+    CONFLICT = auto()
+    """Another transaction was first: a duplicate key or table, a deadlock, a failed serialization."""
+    DENIED = auto()
+    """The role lacks a right."""
+    REFUSED_ROW = auto()
+    """A row is the matter of it, and not the target as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of a database, or of its options, without asking it."""
+
+    native_system: str = ""
+    """See `Writer`."""
+    passes: Verdict = Verdict.LOST
+    """Errors after which work is done again on a new session."""
+    is_served: bool = True
+    """By a server, which bounds its connections; else it is a file."""
+    stages_with_claim: bool = False
+    """Staging is made in the transaction that takes the claim, and dropped in the one that publishes."""
+    overwrite_drops: bool = True
+    """An overwrite without `truncate` makes the table again."""
+    has_numbers: bool = False
+    """`Definition.numbers` returns statements for some tables."""
+    inherits: bool = False
+    """Other tables may inherit from one, see `Catalog.is_parent`."""
+    looks_up: bool = False
+    """`Catalog.look_up` remembers tables."""
+    one_pass_rows: int | None = None
+    """See `Writer`."""
+    task_seconds: float | None = None
+    """See `Writer`."""
+
+
+class Definition(Protocol[_S_contra]):
+    """The definition of the table: what a new one gets, and how one that is there changes."""
+
+    def read(self, session: _S_contra, table: Table) -> TableDefinition | None:
+        """How a table is defined; None = the database says no expressions."""
+        ...
+
+    def new_table(
+        self,
+        session: _S_contra | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        """What a new table for `rows` gets of `definition`, which is a part of the `whole`.
+
+        Without a session the database itself is to be made, too.
+        """
+        ...
+
+    def free_names(self, session: _S_contra | None, schema: str) -> Callable[[str], str]:
+        """What gives new indexes in `schema` names that are free."""
+        ...
+
+    def complete(self, session: _S_contra, target: TargetTable, tell: Tell) -> None:
+        """Give the table that was made the parts of its definition that follow its rows."""
+        ...
+
+    def numbers(
+        self, session: _S_contra | None, table: Table, context: WriteContext
+    ) -> tuple[str, ...]:
+        """Statements that let identity and serial columns of the table count on behind its rows, and its source's
+        numbers; () = the database does so by itself. See `Traits.has_numbers`.
+        """
+        ...
+
+    def count_on(self, session: _S_contra, plan: SqlPlan) -> None:
+        """Run the plan's `numbers` in the transaction that publishes; one that is refused does not fail it."""
+        ...
+
+    def clear_builds(self, session: _S_contra, names: Collection[str]) -> None:
+        """Drop indexes of the table with these names, also numbered ones, that a build left which was killed."""
+        ...
+
+    def alter(self, session: _S_contra, statement: str) -> None:
+        """Run a statement that changes the definition, and wait for other sessions for a bounded time."""
+        ...
+
+    def altering(self, session: _S_contra, place: WriteTarget) -> AbstractContextManager[None]:
+        """No other write of this package, and if possible no other session, changes the definition meanwhile."""
+        ...
+
+
+class WriteSessions(Protocol[S]):
+    """The part of a `WriteDatabase` that its tasks and its claims need."""
+
+    @property
+    def options(self) -> SqlWriteOptions: ...
+    @property
+    def dialect(self) -> WriteDialect: ...
+    @property
+    def traits(self) -> Traits: ...
+    @property
+    def definition(self) -> Definition[S]: ...
+
+    @property
+    def shown(self) -> str:
+        """The database, for messages."""
+        ...
+
+    def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> S:
+        """A new session, which raises `failure` for anything that the database refuses.
+
+        `purpose` describes the session to the server. `patient`: the server was reached before, or may come back, so
+        that a connector which waits for it by itself does.
+        """
+        ...
+
+    def verdict(self, error: BaseException) -> Verdict:
+        """What the error says of the write."""
+        ...
+
+    def retry(self, what: str) -> Retry:
+        """For as long as `retryTimeout` says."""
+        ...
+
+    def claim_dialect(self, session: S, place: WriteTarget) -> ClaimDialect:
+        """The claims in the schema of `place`."""
+        ...
+
+
+def no_news(_what: str) -> None:
+    """A `Tell` that tells nobody."""

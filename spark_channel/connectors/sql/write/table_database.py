@@ -1,0 +1,486 @@
+"""The usual database: rows are staged in one table of the run by `WriteSession.load`, and merged by `Merge`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, ClassVar, Generic
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import Receipt, WriteContext
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.health import Health, RowCost
+from spark_channel.connectors.base.session_pool import sessions
+from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
+from spark_channel.connectors.sql.definition import NewTable, free_names, is_build, plain_new_table
+from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.session import S, run_in_transaction, transaction
+from spark_channel.connectors.sql.statements import parsed_name
+from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.database import (
+    Catalog,
+    Planning,
+    Publisher,
+    Stages,
+)
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.publish import (
+    Merge,
+    check_receipt,
+    dropped,
+    make_ready,
+)
+from spark_channel.connectors.sql.write.sessions import (
+    Definition,
+    Tell,
+    Traits,
+    Verdict,
+    WriteSessions,
+)
+from spark_channel.connectors.sql.write.table_loading import StageTable, table_way
+from spark_channel.connectors.sql.write.target_columns import new_target, old_target
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
+from spark_channel.connectors.sql.write.way import Way
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.plain_text import log_of
+from spark_channel.retry import Retry
+
+__all__ = [
+    "StagedPublisher",
+    "TableCatalog",
+    "TableDatabase",
+    "TableDefinitions",
+    "TablePlanning",
+    "TablePublisher",
+    "TableStages",
+    "default_commit",
+    "free_index_names",
+    "is_one_pass",
+    "make_table",
+    "one_pass_rows",
+    "run_script",
+    "staged_tables",
+    "sweep",
+    "target_of",
+    "write_target",
+]
+
+_log = log_of(__name__)
+_RETRY_SECONDS = 60.0
+
+
+class TableDatabase(ABC, Generic[S]):
+    """A `WriteDatabase` of usual parts, of which a connector sets others in its constructor.
+
+    It implements `shown`, `connect`, `verdict` and `claim_dialect`, and has its `dialect`.
+    """
+
+    Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
+    options: SqlWriteOptions
+    dialect: WriteDialect
+    Merge: ClassVar[type[Merge]] = Merge
+    catalog: Catalog[S]
+    planning: Planning[S]
+    definition: Definition[S]
+    stages: Stages[S]
+    publisher: Publisher[S]
+
+    def __init__(
+        self,
+        options: SqlWriteOptions,
+        traits: Traits | None = None,
+        *,
+        new_place: Callable[[S], tuple[str, str]] | None = None,
+        stage_names: Callable[[S, WriteTarget, str], list[str]] | None = None,
+    ) -> None:
+        """`new_place`: see `TableCatalog`, `stage_names`: see `TableStages`; of a database that has schemas."""
+        self.options, self.row_cost = options, RowCost()
+        self.traits = Traits() if traits is None else traits
+        self._table = StageTable(self, self.Merge)
+        self.catalog = TableCatalog(self, new_place)
+        self.planning = TablePlanning(self)
+        self.definition = TableDefinitions(self)
+        self.stages = stages = TableStages(self, self._table, stage_names)
+        self.publisher = StagedPublisher(self, self._table, stages)
+
+    @property
+    @abstractmethod
+    def shown(self) -> str: ...
+
+    @abstractmethod
+    def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> S: ...
+
+    @abstractmethod
+    def verdict(self, error: BaseException) -> Verdict: ...
+
+    @abstractmethod
+    def claim_dialect(self, session: S, place: WriteTarget) -> ClaimDialect: ...
+
+    def retry(self, what: str) -> Retry:
+        return Retry(getattr(self.options, "retry_timeout", _RETRY_SECONDS), what=what)
+
+    def way(self, claim: TaskClaim[S], *, stages: bool = True) -> Way[S]:
+        return table_way(self, claim, self._table)
+
+    def keeping(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def resource_mark(self) -> str | None:
+        return None
+
+    def health(self) -> Health | None:
+        return None
+
+
+def write_target(schema: str, name: str, table: Table | None = None) -> WriteTarget:
+    """The target of a write; `table`: as the catalog has it, None = it is not there."""
+    return WriteTarget(schema, name, f"{schema}.{name}" if schema else name, table)
+
+
+class TableCatalog(Generic[S]):
+    """`new_place`: the schema and the name of a table that is to be made; None = it has no schema."""
+
+    def __init__(
+        self,
+        database: WriteSessions[S],
+        new_place: Callable[[S], tuple[str, str]] | None = None,
+    ) -> None:
+        self._database, self._new_place = database, new_place
+
+    def is_there(self) -> bool:
+        return True
+
+    def locate(self, session: S) -> WriteTarget:
+        dbtable = self._database.options.dbtable
+        table = self._database.dialect.find_table(session, dbtable)
+        if table is not None:
+            return write_target(table.schema, table.name, table)
+        return write_target(
+            *(("", dbtable) if self._new_place is None else self._new_place(session))
+        )
+
+    def ledger_names(self, text: str) -> tuple[str | None, str]:
+        tree = parsed_name(text, self._database.dialect.sql)
+        return (None, text) if tree is None else (tree.db or None, tree.name)
+
+    def look_up(self, session: S, names: Sequence[str]) -> None:
+        pass
+
+    def is_parent(self, table: Any) -> bool:
+        return False
+
+
+class TablePlanning(Generic[S]):
+    def __init__(self, database: WriteSessions[S]) -> None:
+        self._database = database
+
+    @property
+    def script_dialect(self) -> str:
+        return self._database.dialect.sql
+
+    def check(self, context: WriteContext) -> None:
+        dialect, options = self._database.dialect, self._database.options
+        if dialect.ddl_commits and context.overwrite and not options.truncate:
+            raise OptionError(
+                f"option 'truncate' got false; {dialect.product} cannot drop a table, "
+                "make it again and fill it in one transaction. Omit it, or drop the table first",
+                option="truncate",
+                got="false",
+                takes="true",
+            )
+        dialect.script(options.pre_sql, "preSql")
+        dialect.script(options.post_sql, "postSql")
+
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+        return default_commit(self._database.options, context)
+
+    def match(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        return replace(plan, target=target_of(self._database, plan, place))
+
+
+def default_commit(options: SqlWriteOptions, context: WriteContext) -> CommitMode:
+    """`task` where the target judges refused rows one by one."""
+    is_tolerant = context.stream is None and options.tolerates_dirty_rows
+    return "task" if is_tolerant else "job"
+
+
+def target_of(database: WriteSessions[S], plan: SqlPlan, place: WriteTarget) -> TargetTable:
+    """The match of the rows' columns to the table's, or to a new table's."""
+    dialect, options = database.dialect, database.options
+    if place.table is not None and not (plan.overwrite and not options.truncate):
+        return old_target(dialect, place.table, plan.schema, options, computed=plan.computed)
+    new = plan.new_table
+    if new is not None and new.table is not None:
+        target = old_target(dialect, new.table, plan.schema, options, made_as=place.label)
+        sql = dialect.place(place.schema, place.name)
+        create = new.create.replace(TABLE, sql)
+        target = replace(target, schema=place.schema, name=place.name, label=place.label)
+        return replace(target, sql=sql, create=create, steps=new.steps)
+    return new_target(dialect, place.schema, place.name, place.label, plan.schema, options, new)
+
+
+def one_pass_rows(options: SqlWriteOptions) -> int | None:
+    """See `Writer`. Of a database whose tasks can publish."""
+    is_plain = options.write_mode == "insert" and not (options.pre_sql or options.post_sql)
+    is_limited = (
+        options.is_limited or options.rows_per_second_per_task or options.bytes_per_second_per_task
+    )
+    by_task = options.commit == "task" or options.tolerates_dirty_rows
+    if not is_plain or is_limited or by_task or getattr(options, "ledger", "") == "none":
+        return None
+    return getattr(options, "max_direct_rows", 0) or None
+
+
+def is_one_pass(traits: Traits, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
+    """Whether the one task of an append to `table` publishes its rows."""
+    is_there = table is not None and not table.is_view and not plan.overwrite
+    may = context.one_pass and traits.one_pass_rows is not None
+    return is_there and may and plan.commit == "job"
+
+
+class TableStages(Generic[S]):
+    """One table for all attempts of a run. `names`: see `Stages`; None = as the dialect says."""
+
+    def __init__(
+        self,
+        database: WriteSessions[S],
+        table: StageTable[S],
+        names: Callable[[S, WriteTarget, str], list[str]] | None = None,
+    ) -> None:
+        self._database, self._table, self._names = database, table, names
+
+    def make(self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext) -> SqlPlan:
+        # With commit=task, keys are compared in it.
+        if plan.commit == "task" and (not plan.target.key or self._database.dialect.ddl_commits):
+            return plan
+        self.ensure(session, plan)
+        return plan
+
+    def ensure(self, session: S, plan: SqlPlan) -> None:
+        if not self.names(session, plan.place, plan.stage):
+            self._table.make(session, plan)
+
+    def names(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
+        if self._names is not None:
+            return self._names(session, place, beginning)
+        names = self._database.dialect.table_names(session)
+        return [name for name in names if name.startswith(beginning)]
+
+    def drop(self, session: S, place: WriteTarget, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                table = self._database.dialect.place(place.staging, name)
+                session.execute(f"DROP TABLE {table}")
+            except TargetError as error:
+                is_lost = Verdict.LOST in self._database.verdict(error)
+                if self.names(session, place, name) and not is_lost:
+                    raise
+                _log.warning(
+                    "staging %s is gone, or stays until a later job removes it: %s", name, error
+                )
+
+    def sweep(self, session: S, plan: SqlPlan, claims: Claims) -> None:
+        sweep(self._database, self, session, plan, claims)
+
+    def end_sessions(self, session: S, run: str) -> None:
+        pass
+
+    def check(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> int:
+        counts = self._table.counts(session, plan)
+        for receipt in receipts:
+            check_receipt(receipt, counts.pop(receipt.details["mark"], 0))
+        for mark in counts:
+            session.execute(self._table.forgets(plan, mark))
+        return sum(receipt.rows for receipt in receipts)
+
+
+def sweep(
+    database: WriteSessions[S], stages: Stages[S], session: S, plan: SqlPlan, claims: Claims
+) -> None:
+    """Remove the staging of runs that were overtaken, have ended, or are known to be dead.
+
+    It is in one place for all tables of a schema, so one table of a run does it for those that follow.
+    """
+    place = plan.place
+    if not sessions.is_due(("sweep", database.shown, place.staging)):
+        return
+    names = stages.names(session, place, place.stage) if place.has_ledger else []
+    if not names:
+        return
+    with transaction(session, database.dialect.begin):
+        orphans = claims.orphans(names, plan.claim)
+    if orphans:  # a run that has just published removes its own
+        now = stages.names(session, place, place.stage)
+        orphans = [name for name in orphans if name in now]
+    for name in orphans:
+        _log.warning("removing orphaned staging %s", name)
+        stages.drop(session, place, [name])
+
+
+def staged_tables(
+    session: S, receipts: Sequence[Receipt], sql: Callable[[str], str]
+) -> list[tuple[str, int]]:
+    """The staging tables that `receipts` name, as `sql` writes them, in the order of their tasks, with their rows.
+
+    Raises:
+        CommitError: one holds more rows than its receipt says, or fewer.
+    """
+    tables = []
+    for receipt in sorted(receipts, key=lambda receipt: receipt.task):
+        if (name := receipt.details.get("table")) is not None:
+            check_receipt(receipt, int(session.value(f"SELECT COUNT(*) FROM {sql(name)}")))  # noqa: S608 - names are quoted
+            tables.append((sql(name), receipt.rows))
+    return tables
+
+
+class TablePublisher(Generic[S]):
+    """All of a write is in the transaction. The table is made in it, too, or, where DDL commits, before it."""
+
+    def __init__(self, database: WriteSessions[S]) -> None:
+        self._database = database
+
+    @contextmanager
+    def around(self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool) -> Iterator[None]:
+        yield
+
+    def hold(self, session: S, plan: SqlPlan, claims: Claims) -> None:
+        pass
+
+    def script(
+        self, session: S, texts: Sequence[str], option: str, *, written: bool = False
+    ) -> None:
+        run_script(self._database.dialect, session, texts, option, written=written)
+
+    def make_ready(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> tuple[SqlPlan, bool]:
+        return plan, self.ready(session, plan, empty=first and plan.overwrite)
+
+    def ready(self, session: S, plan: SqlPlan, *, empty: bool) -> bool:
+        """The table is there as it was planned, and `empty` if that is asked for. Whether this made it."""
+        database = self._database
+        return make_ready(session, database.dialect, plan.target, database.options, overwrite=empty)
+
+
+class StagedPublisher(TablePublisher[S]):
+    """Brings the rows of the run's one staging table in."""
+
+    def __init__(
+        self, database: WriteSessions[S], table: StageTable[S], stages: TableStages[S]
+    ) -> None:
+        super().__init__(database)
+        self._table, self._stages = table, stages
+
+    @contextmanager
+    def around(self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool) -> Iterator[None]:
+        if self._database.dialect.ddl_commits:
+            if make_table(self._database, session, plan.target):
+                self._database.definition.complete(session, plan.target, tell)
+            if plan.target.key and not publishes:
+                self._stages.ensure(session, plan)
+        yield
+
+    def publish(self, session: S, plan: SqlPlan, staged: int) -> bool:
+        is_made = self.ready(session, plan, empty=plan.overwrite)
+        self._table.bring(session, plan, staged)
+        return is_made
+
+
+def run_script(
+    dialect: WriteDialect, session: S, texts: Sequence[str], option: str, *, written: bool = False
+) -> None:
+    """See `Publisher.script`."""
+    statements = dialect.script(texts, option)
+    if dialect.has_savepoints:
+        run_in_transaction(session, statements, option, written=written)
+        return
+    for statement in statements:
+        session.execute(statement)
+
+
+def make_table(database: WriteSessions[S], session: S, target: TargetTable) -> bool:
+    """Outside a transaction: make the table when it is not there. Whether this session made it."""
+    dialect = database.dialect
+    if dialect.find_table(session, target.sql) is not None:
+        return False
+    if target.create is None:
+        raise dropped(target)
+    try:
+        session.execute(target.create)
+    except TargetError as error:
+        is_conflict = Verdict.CONFLICT in database.verdict(error)
+        if not is_conflict or dialect.find_table(session, target.sql) is None:
+            raise
+        return False  # another job made it at the same moment
+    return True
+
+
+class TableDefinitions(Generic[S]):
+    """Of a database that says nothing of how its tables are defined, and numbers no rows."""
+
+    def __init__(self, database: WriteSessions[S]) -> None:
+        self._database = database
+
+    def read(self, session: S, table: Table) -> TableDefinition | None:
+        return None
+
+    def new_table(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        dialect = self._database.dialect
+        return plain_new_table(
+            dialect,
+            definition,
+            rows,
+            is_full=is_full,
+            name_of=free_index_names(dialect, session, place.schema),
+            table=dialect.indexed_table(place.name),
+            is_typed=self._database.options.create_table_column_types is not None,
+        )
+
+    def free_names(self, session: S | None, schema: str) -> Callable[[str], str]:
+        return free_index_names(self._database.dialect, session, schema)
+
+    def complete(self, session: S, target: TargetTable, tell: Tell) -> None:
+        for step in target.steps:
+            _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
+            tell(step.what if is_build(step) else "")
+            for statement in step.on(target.sql):
+                session.execute(statement)
+        tell("")
+
+    def numbers(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:
+        return ()
+
+    def count_on(self, session: S, plan: SqlPlan) -> None:
+        pass
+
+    def clear_builds(self, session: S, names: Collection[str]) -> None:
+        pass
+
+    def alter(self, session: S, statement: str) -> None:
+        session.execute(statement)
+
+    @contextmanager
+    def altering(self, session: S, place: WriteTarget) -> Iterator[None]:
+        with transaction(session, self._database.dialect.begin):
+            yield
+
+
+def free_index_names(dialect: WriteDialect, session: S | None, schema: str) -> Callable[[str], str]:
+    """What gives new indexes in `schema` names that are free."""
+    names = () if session is None else dialect.index_names(session, schema)
+    return free_names(set(names), dialect.index_name_bytes, folds=dialect.folds_names)
