@@ -24,8 +24,10 @@ from spark_channel.connectors.sql import (
     WriteTarget,
 )
 from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
+from spark_channel.connectors.sql.write.table_loading import StageTable
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
@@ -99,7 +101,7 @@ class PlainDatabase(TableDatabase[Session]):
     dialect = PlainDialect()
     shown = "PostgreSQL"
 
-    def __init__(self, options: PostgresWriteOptions) -> None:
+    def __init__(self, options: SqlWriteOptions) -> None:
         super().__init__(options, new_place=self.new_place, stage_names=self.stage_names)
 
     def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
@@ -174,7 +176,7 @@ def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainD
 
 
 def test_a_slower_attempt_adds_no_rows_to_those_that_are_published(
-    pg: Pg, plain: Callable[..., PlainDatabase]
+    pg: Pg, plain: Callable[..., PlainDatabase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the count of the staged rows and the statement that takes them, in a database that sees them then."""
     batch = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
@@ -190,13 +192,15 @@ def test_a_slower_attempt_adds_no_rows_to_those_that_are_published(
 
     thread = threading.Thread(target=add, daemon=True)
 
-    class Meets(PlainDatabase):
-        def bring(self, session: Session, plan: SqlPlan, count: int) -> None:
-            thread.start()
-            thread.join(0.3)
-            super().bring(session, plan, count)
+    bring = StageTable.bring
 
-    writer = SqlWriter(Meets(plain().options))
+    def met(self: StageTable[Session], session: Session, plan: SqlPlan, count: int) -> None:
+        thread.start()
+        thread.join(0.3)
+        bring(self, session, plan, count)
+
+    monkeypatch.setattr(StageTable, "bring", met)
+    writer = SqlWriter(plain())
     plan = writer.prepare(pg.context(commit="job"), batch.schema)
     task = writer.open(plan, 0, 0)
     task.write(batch)
