@@ -96,6 +96,7 @@ class ChannelTurns(ABC):
         try:
             return self._advance(run)
         except Exception as error:
+            run.source.feed.release()
             wait = self._wait_after(run, error, is_read=run.is_open)
             if wait is not None:
                 run.read_after = self._clock.now() + wait

@@ -299,6 +299,7 @@ class TunnelWorker(ChannelTurns):
             if not channel.is_base:
                 # The client that took the checkpoint may have ended before it settled.
                 source.feed.settle(current.token)
+                source.feed.is_followed = not self._drained
         except Exception as error:
             verdict, wait = (
                 trouble.no_answer(self._clock.now())
@@ -382,6 +383,8 @@ class TunnelWorker(ChannelTurns):
             self._changed.notify_all()
         for range_read in ranges:
             range_read.cancel()
+        run.source.feed.is_followed = False
+        run.source.feed.release()
         for processor in run.processors.values():
             if processor.closes is None:
                 continue

@@ -25,7 +25,7 @@ from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.children import Child
 
-__all__ = ["History", "MariadbSource", "PostgresSource", "Source", "play"]
+__all__ = ["History", "MariadbSource", "PostgresSource", "Source", "StreamedSource", "play"]
 
 WRITERS = 8
 SHARE = 10_000_000
@@ -110,6 +110,8 @@ class Source(ABC):
     def close(self) -> None:
         """Remove all of it."""
 
+    first = ""
+    """What a copier runs first."""
     passes: tuple[type[BaseException], ...]
     """What a writer meets when its server ends, or another writer holds a lock or has the key."""
 
@@ -173,8 +175,9 @@ class PostgresSource(Source):
 
     def disconnect(self) -> None:
         self.server.psql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' "
-            "AND application_name <> 'writer' AND pid <> pg_backend_pid()"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type IN ('client backend', 'walsender') AND application_name <> 'writer' "
+            "AND pid <> pg_backend_pid()"
         )
 
     def crash(self) -> None:
@@ -186,6 +189,15 @@ class PostgresSource(Source):
             f"WHERE slot_name LIKE '{self.name}%'; DROP PUBLICATION {self.name}; "
             f"SET client_min_messages = error; DROP SCHEMA {self.name} CASCADE"
         )
+
+
+class StreamedSource(PostgresSource):
+    """Read by a replication connection that stays open, however little a look at the slot would decode."""
+
+    first = """
+from spark_channel.connectors.postgresql.log import feed
+feed._MUCH_DECODED = -(1 << 62)
+"""
 
 
 class MariadbSource(Source):
@@ -530,7 +542,9 @@ class History:
         def start(*, drained: bool = False) -> Copier:
             self._runs += 1
             arguments = json.dumps([reader, targets, store, drained, self._runs])
-            copiers.append(Copier(CONSUMER, [arguments], self.home / "copier.log"))
+            copiers.append(
+                Copier(self.source.first + CONSUMER, [arguments], self.home / "copier.log")
+            )
             return copiers[-1]
 
         try:

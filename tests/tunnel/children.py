@@ -102,6 +102,11 @@ class Child:
         self._reader.join()
         return code
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
     def kill(self) -> None:
         """SIGKILL to it and to what it began. Safe twice."""
         if self._process.poll() is None:

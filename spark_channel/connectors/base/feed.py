@@ -263,6 +263,9 @@ class ChangeFeed(SplitReader):
     `changes` of such a range before `schema`."""
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
+    is_followed: bool = False
+    """Whether this process alone plans and reads its ranges, one after another, until `release`: what it opens for one
+    may stay open for the next."""
     base_held: bool = False
     """Whether the last call of `latest` planned changes, and no existing rows, since the source keeps more of its log
     for its reader than `FeedOptions.max_slot_lag` allows."""
@@ -430,6 +433,9 @@ class ChangeFeed(SplitReader):
     @abstractmethod
     def lag(self, token: Token) -> FeedLag:
         """The lag of `token`."""
+
+    def release(self) -> None:
+        """Close what is held open for the next range: after an error, and at the end. Another thread may be reading."""
 
     def close(self) -> None:
         """The tunnel is deleted: release what the source holds for it."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
-from tests.tunnel.changes import History, MariadbSource, PostgresSource, Source
+from tests.tunnel.changes import History, MariadbSource, PostgresSource, Source, StreamedSource
 
 CHANGES = 10_000
 KILLS = ("copier", "connection", "server", "copier")
@@ -25,11 +25,13 @@ def binlog_server() -> Iterator[MariadbServer]:
 def source_of(kind: str, request: pytest.FixtureRequest, name: str) -> Source:
     if kind == "postgresql":
         return PostgresSource(request.getfixturevalue("postgres_server"), name)
+    if kind == "streamed":
+        return StreamedSource(request.getfixturevalue("postgres_server"), name)
     return MariadbSource(request.getfixturevalue("binlog_server"), name)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("kind", ["postgresql", "streamed", "mariadb"])
 def test_a_copy_of_random_changes_is_equal_and_has_each_event_once(
     kind: str, request: pytest.FixtureRequest, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -46,7 +48,7 @@ def test_a_copy_of_random_changes_is_equal_and_has_each_event_once(
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", range(2, 6))
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("kind", ["postgresql", "streamed", "mariadb"])
 def test_copies_of_a_million_random_changes_are_equal(
     kind: str,
     seed: int,

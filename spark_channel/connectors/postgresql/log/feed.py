@@ -26,10 +26,11 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes
 from spark_channel.connectors.postgresql.catalog.slots import restart_lsn
-from spark_channel.connectors.postgresql.failures import is_gone, is_short
+from spark_channel.connectors.postgresql.failures import explain, is_gone, is_short
 from spark_channel.connectors.postgresql.log.columns import LogColumn, TableColumns
 from spark_channel.connectors.postgresql.log.followed_columns import check_decodable, row_key
 from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
+from spark_channel.connectors.postgresql.log.position import position_of
 from spark_channel.connectors.postgresql.log.publication import (
     Published,
     check_operations,
@@ -40,6 +41,7 @@ from spark_channel.connectors.postgresql.log.slot import (
     MOST_COUNTED,
     ReplicationSlot,
     create_slot,
+    end_stream,
     flushed_lsn,
     lent,
     lsn_literal,
@@ -48,6 +50,11 @@ from spark_channel.connectors.postgresql.log.slot import (
     wait_until_free,
     waiting_changes,
     waiting_query,
+)
+from spark_channel.connectors.postgresql.log.slot_stream import (
+    SlotStream,
+    Streamed,
+    StreamLostError,
 )
 from spark_channel.connectors.postgresql.log.table_list import named_as
 from spark_channel.connectors.postgresql.log.tables_decoder import TableChanges, TablesDecoder
@@ -89,6 +96,12 @@ _SKIPS_EMPTY = 150000
 """Older servers show transactions without a change of the tables, too."""
 _LAG_BUSY_SECONDS = 5.0
 _MUCH_KEPT = 64 << 20
+_MUCH_DECODED = 64 << 20
+"""A look that decodes this much before its position has the slot read by a connection that stays open."""
+_REFUSED_SECONDS = 600.0
+_FREE_SENDERS = "SELECT current_setting('max_wal_senders')::int - count(*) FROM pg_stat_replication"
+_LEFT_SENDERS = 3
+"""One for the connection; a standby that comes back finds another."""
 _REST, _LONGEST_REST = 9, 30.0
 """A look decodes all WAL that the oldest open transaction of anyone makes the server keep. Where that is much, the slot
 rests after a look without a change, so that looks take a tenth of one core of the server, or one look in 30 s. The rest
@@ -140,6 +153,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         """The position behind which a look has found no change, and where the log ended before it."""
         self._next_look = self._looked_from = 0.0
         self._rests_at: str | None = None
+        self._stream: SlotStream | None = None
+        self._refused_until = 0.0
         self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
         self._range_rule = self._rule
         self._follow()
@@ -209,6 +224,11 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         self._confirm(self._read_token(upto).confirmable)
 
     def _confirm(self, lsn: int) -> None:
+        stream = self._stream  # another thread may release it
+        if stream is not None:
+            if stream.settle(lsn):
+                return
+            self.release()
         end = lsn_literal(lsn)
         slot = quoted(self._slot)
         with self._session() as session:
@@ -218,9 +238,16 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"WHERE slot_name = {slot} AND NOT active AND confirmed_flush_lsn < {end}"
             )
 
+    def release(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
     def close(self) -> None:
+        self.release()
         slot = quoted(self._slot)
         with self._session() as session:
+            end_stream(session, self._slot)
             session.rows(
                 "SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots "  # noqa: S608 - quoted
                 f"WHERE slot_name = {slot}"
@@ -274,13 +301,18 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         """The end of the next range; None without a change."""
         self.base_held = False
         self._check_place(session, token.lsn)
+        if not token.is_read or upto is not None:
+            self.release()
         if not token.is_read:
             next_token = self._next(session, token, limit, upto, dropped)
             return None if next_token == token else next_token
         most = limit.most_rows(CHANGE_BYTES)
         flushed = flushed_lsn(session)
         if self._empty_look == (token.lsn, flushed):
+            self._answer()
             return None
+        if upto is None and (streamed := self._streamed(session, token.lsn, flushed, most)):
+            return self._end_of_streamed(token, streamed, flushed, is_cut=most is not None)
         rests = upto is None and SYSTEM_CLOCK.now() < self._next_look
         if rests and restart_lsn(session, self._slot) == self._rests_at:
             return None
@@ -303,6 +335,71 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         if upto is not None:
             end = min(end, self._read_token(upto).lsn)
         return token.seen(end, ()) if end > token.lsn else None
+
+    def _streamed(
+        self, session: PgReadSession, start: int, flushed: int, most: int | None
+    ) -> Streamed | None:
+        """What the open connection has behind `start`; None: look at the slot.
+
+        It is opened where a look would decode much that is before `start`, and this process alone reads the slot.
+        """
+        try:
+            stream = self._opened(session, start)
+            found = None if stream is None else stream.look(start, flushed, most)
+        except StreamLostError as error:
+            found = None
+            if error.refused:
+                self._tell_refused(session, error)
+            else:
+                _log.info("the replication connection of slot %r ended: %s", self._slot, error)
+        if found is None or not self.is_followed:
+            self.release()
+        return found
+
+    def _opened(self, session: PgReadSession, start: int) -> SlotStream | None:
+        stream = self._stream
+        if stream is not None or not self.is_followed:
+            return stream
+        if SYSTEM_CLOCK.now() < self._refused_until:
+            return None
+        restart = restart_lsn(session, self._slot)
+        if restart is None or start - position_of(restart) < _MUCH_DECODED:
+            return None
+        options = self._reader.options
+        assert isinstance(options, PostgresReadOptions)
+        if session.value(_FREE_SENDERS) < _LEFT_SENDERS:
+            raise StreamLostError("of max_wal_senders, the last ones are left free", refused=True)
+        self._stream = stream = SlotStream.open(options, self._slot, self._publication, start)
+        _log.info("slot %r is read by a replication connection that stays open", self._slot)
+        return stream
+
+    def _tell_refused(self, session: PgReadSession, error: StreamLostError) -> None:
+        if not self._refused_until:
+            _log.warning(
+                "slot %r is decoded again at each look, since no replication connection is open: %s",
+                self._slot,
+                explain(error.__cause__ or error, session.place),
+            )
+        self._refused_until = SYSTEM_CLOCK.now() + _REFUSED_SECONDS
+
+    def _end_of_streamed(
+        self, token: TablesToken, streamed: Streamed, flushed: int, *, is_cut: bool
+    ) -> TablesToken | None:
+        if streamed.end is not None:
+            end = streamed.end
+            return token.seen(end if is_cut or not streamed.is_whole else max(end, flushed), ())
+        if not streamed.is_whole:
+            return None  # the server is still decoding
+        self._empty_look = token.lsn, flushed
+        return token.seen(flushed, ()) if flushed - token.lsn >= FRESH_BYTES else None
+
+    def _answer(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            try:
+                stream.answer()
+            except StreamLostError:
+                self.release()
 
     def _next(
         self,
@@ -452,7 +549,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             return self._query(selected, None, MOST_COUNTED, "WITH ORDINALITY")
 
         try:
-            rows = peek(session, waiting_query(look, followed), _LAG_BUSY_SECONDS)
+            query = waiting_query(look, followed)
+            rows = peek(session, self._slot, query, _LAG_BUSY_SECONDS)
         except SourceError as error:
             if BUSY in str(error):  # its reader has it, and is not to be kept from it
                 return dict.fromkeys(followed, TableWaiting())
@@ -463,7 +561,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         """Whether a transaction that was committed after `start` has changes, which may have been written before."""
         most = 1
         while True:
-            ((changes, count),) = peek(session, self._new_query(start, most))
+            ((changes, count),) = peek(session, self._slot, self._new_query(start, most))
             if changes or count < most:
                 return bool(changes)
             most *= 4
@@ -584,6 +682,13 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
     def _messages(self, session: PgReadSession, after: int, upto: int) -> Iterator[list[bytes]]:
         """The log from where the slot is, up to `upto`; `after` must be in it."""
         self._check_place(session, after)
+        stream = self._stream
+        if stream is not None:
+            held = stream.changes(after, upto)
+            if held is not None:
+                yield from held
+                return
+            self.release()
         wait_until_free(session, self._slot)
         for batch in session.stream(
             self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)

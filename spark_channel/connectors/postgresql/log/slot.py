@@ -14,6 +14,7 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.postgresql.failures import sqlstate_of
 from spark_channel.connectors.postgresql.log.pgoutput import begin_time
 from spark_channel.connectors.postgresql.log.position import lsn_text
+from spark_channel.connectors.postgresql.log.slot_stream import STREAM_NAME
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.tables_lag import TableWaiting
 from spark_channel.connectors.sql.read.short_statements import SessionHolder
@@ -29,6 +30,7 @@ __all__ = [
     "MOST_COUNTED",
     "ReplicationSlot",
     "create_slot",
+    "end_stream",
     "flushed_lsn",
     "identifier",
     "lacks_slots",
@@ -197,7 +199,9 @@ class ReplicationSlot:
         )
         looked_at = most
         while True:
-            ((last, count, looked_at_now),) = peek(session, self._query(selected, None, looked_at))
+            ((last, count, looked_at_now),) = peek(
+                session, self._slot, self._query(selected, None, looked_at)
+            )
             if looked_at_now < looked_at or count >= most:
                 return (None if last is None else int(last)), int(count)
             looked_at *= 4
@@ -213,7 +217,7 @@ class ReplicationSlot:
         selected = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {lsn_literal(start)})::bigint, count(*)::bigint"
         while True:
             ((last, count),) = peek(
-                session, self._query(selected, None, most), begins=self._look_begins
+                session, self._slot, self._query(selected, None, most), begins=self._look_begins
             )
             if last is not None:
                 return int(last)
@@ -331,8 +335,23 @@ def flushed_lsn(session: PgReadSession) -> int:
     return int(session.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
 
 
+_END_STREAM = """
+SELECT pg_terminate_backend(a.pid) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+WHERE s.slot_name = {slot} AND a.application_name = {name} AND a.usename = current_user AND a.backend_type = 'walsender'
+"""
+
+
+def end_stream(session: PgReadSession, slot: str) -> None:
+    """End a connection of this program that keeps the slot, as of a process that was overtaken; it continues by looks.
+
+    Nothing is lost by it: what it was sent and has not confirmed, the slot still has.
+    """
+    session.rows(_END_STREAM.format(slot=quoted(slot), name=quoted(STREAM_NAME)))
+
+
 def peek(
     session: PgReadSession,
+    slot: str,
     sql: str,
     seconds: float = _BUSY_SECONDS,
     *,
@@ -342,7 +361,12 @@ def peek(
 
     def look() -> list[tuple[Any, ...]]:
         begins()
-        return session.rows(sql)
+        try:
+            return session.rows(sql)
+        except SourceError as error:
+            if BUSY in str(error):
+                end_stream(session, slot)
+            raise
 
     return Retry(seconds, first=0.05, longest=1.0, what="a look at the replication slot").call(
         look,
@@ -356,6 +380,7 @@ def wait_until_free(session: PgReadSession, slot: str) -> None:
 
     def look() -> None:
         if session.value(query):
+            end_stream(session, slot)
             raise _SlotBusyError(f"replication slot {slot!r} {BUSY} of another reader")
 
     Retry(
