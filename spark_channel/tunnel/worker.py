@@ -34,7 +34,13 @@ from spark_channel.tunnel.checkpointing import ChannelTurns
 from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.job import ConsumerJob, lag_of
 from spark_channel.tunnel.ranges import ReadAheadBudget, Stage
-from spark_channel.tunnel.records import Channel, ChannelState, TunnelRecord, TunnelStore
+from spark_channel.tunnel.records import (
+    Channel,
+    ChannelState,
+    Client,
+    TunnelRecord,
+    TunnelStore,
+)
 from spark_channel.tunnel.source import StreamSource, held_base, paused_base
 
 if TYPE_CHECKING:
@@ -46,12 +52,16 @@ _log = log_of(__name__)
 
 _LOOK_SECONDS = 0.5
 """How often the end looks whether a shared limit still answers."""
+_UNANSWERED_SECONDS = 1.5
+"""A client that SIGTERM ends counts it as lost when it has not answered for so long."""
+_SILENT_SECONDS = 2.0
+"""How often the end asks whether another client that has channels lives."""
 _LOST_LIMIT_SECONDS = 60.0
 """How long a client that is to end waits for a shared limit that does not answer, unless `outageTimeout` says it."""
 _FOREVER = 1e8
 """The same for one that has no end: three years."""
-_LEAVE_SECONDS = 5.0
-"""How long the end waits for reads that hang in the source: they are daemons, and left behind."""
+_LEAVE_SECONDS = 3.0
+"""How long the end waits for all reads that hang in the source: they are daemons, and left behind."""
 
 
 class TunnelWorker(ChannelTurns):
@@ -132,6 +142,10 @@ class TunnelWorker(ChannelTurns):
         self._pool = BulkConsumePool(threads, name=f"tunnel-{record.name}", clock=self._clock)
         self._changed = threading.Condition()
         self._runs: dict[str, ChannelRun] = {}
+        self._first_heard: Mapping[str, float] | None = None
+        """When the store had last heard of each client, at this client's first look."""
+        self._is_asking = False
+        self._warned_of = ""
         self._over = False
         self._hurried = False
         self._error: BaseException | None = None
@@ -403,14 +417,17 @@ class TunnelWorker(ChannelTurns):
             self._end_if_nothing_is_left()
 
     def _end_if_nothing_is_left(self) -> None:
-        """All that this client can have is drained or parked: what is left belongs to other clients.
+        """All that this client can have is drained or parked: what is left belongs to other clients that live.
 
-        Without `drained` it ends only where no client can have anything, ever: all is drained for good, or all that is
-        left is parked.
+        A client that the store has not heard of since this one began may be dead, and leave rows that were there at the
+        start: its heartbeat or the end of its lease is waited for. Without `drained` it ends only where no client can
+        have anything, ever: all is drained for good, or all that is left is parked.
         """
         state = self._store.state(self._record.name)
+        if self._first_heard is None:
+            self._first_heard = {key: client.last_seen for key, client in state.clients.items()}
         parked, paused, is_over = None, None, True
-        is_held = False
+        is_held, silent = False, ""
         for channel in state.channels.values():
             if channel.state is ChannelState.TERMINATED:
                 continue
@@ -421,6 +438,9 @@ class TunnelWorker(ChannelTurns):
             if not self._drained:
                 return
             if channel.client not in ("", self._client.id):
+                other = state.clients.get(channel.client)
+                if other is None or other.last_seen == self._first_heard.get(other.id):
+                    silent = channel.client
                 continue
             run = self._runs.get(channel.id)
             if run is None or not run.idle:
@@ -434,6 +454,9 @@ class TunnelWorker(ChannelTurns):
                 if not channel.paused and not is_held:
                     return  # it was resumed, which its client hears of at its next heartbeat
                 paused = channel.id
+        if silent:
+            self._await_client(silent, state.clients.get(silent))
+            return
         if parked is None and paused is not None:
             source = f"channel {paused} of tunnel {self._record.name!r}"
             self._end(held_base(source, self.held_seconds) if is_held else paused_base(source))
@@ -452,6 +475,31 @@ class TunnelWorker(ChannelTurns):
         else:
             error.add_note(text)
         self._end(error)
+
+    def _await_client(self, name: str, client: Client | None) -> None:
+        """Send heartbeats until the client is heard of, or its channels come to this one."""
+        with self._changed:
+            if self._is_asking:
+                return
+            self._is_asking = True
+        age = 0.0 if client is None else self._store.now() - client.last_seen
+        is_old = age > self._stream.options.heartbeat_interval
+        if client is not None and is_old and name != self._warned_of:
+            self._warned_of = name
+            _log.warning(
+                "tunnel %s: waiting for channels of client %s, which was last heard of %.0f s ago: they come free "
+                "%g s after that (its heartbeatTimeout)",
+                self._record.name,
+                name,
+                age,
+                client.timeout,
+            )
+        self._calls.add("a silent client", self._ask_again, _SILENT_SECONDS)
+
+    def _ask_again(self) -> None:
+        with self._changed:
+            self._is_asking = False
+        self._client.wake()
 
     # --- the end ---
 
@@ -487,9 +535,10 @@ class TunnelWorker(ChannelTurns):
             self._release([run.id for run in idle])
             self._await(busy)
         stuck = [run for run in busy if run.is_busy()]
+        until = self._clock.now() + _LEAVE_SECONDS
         self._turns.close(_LEAVE_SECONDS)
-        self._calls.close(_LEAVE_SECONDS)
-        self._pool.close(0.0 if stuck else _LEAVE_SECONDS)
+        self._calls.close(max(0.0, until - self._clock.now()))
+        self._pool.close(0.0 if stuck else max(0.0, until - self._clock.now()))
         if stuck:
             _log.warning(
                 "still busy after shutdownGrace (%g s) and left behind, to be delivered again: channel %s",
@@ -512,6 +561,7 @@ class TunnelWorker(ChannelTurns):
         A shared limit that does not answer gives no more rows: what waits for it then is delivered again.
         """
         began = self._clock.now()
+        silent_since: float | None = None
         with self._changed:
             while any(not run.closed and run.is_at_hand() for run in busy):
                 processing = any(run.is_busy() for run in busy)
@@ -523,7 +573,12 @@ class TunnelWorker(ChannelTurns):
                     if seconds_left <= 0:
                         break
                     if self._hurried and self._lease is not None:
-                        if self._lease.is_silent:
+                        now = self._clock.now()
+                        if not self._lease.is_silent:
+                            silent_since = None
+                        elif silent_since is None:
+                            silent_since = now
+                        elif now - silent_since >= _UNANSWERED_SECONDS:
                             _cancel(busy)
                         seconds_left = min(seconds_left, _LOOK_SECONDS)
                 self._clock.wait(self._changed, seconds_left)

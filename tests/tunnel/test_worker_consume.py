@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.errors import LimitError, ServiceUnavailableError, TunnelError
-from spark_channel.limits.messages import LimitStatus
+from spark_channel.limits import LeaseLimiter
+from spark_channel.limits.messages import LimitStatus, RetryLater
 from spark_channel.service import SharedLimit
 from spark_channel.service.client import leased
 from spark_channel.service.shared_limit import find_shared_limit
@@ -202,6 +203,45 @@ def test_a_client_whose_shared_limit_is_lost_ends_at_once(shop: Path) -> None:
     keeper = Keeper()
     tunnel_of(shop).consume(keeper, drained=True)
     assert keeper.rows == Counter(range(1, 1001))
+
+
+def test_a_shared_limit_that_misses_one_answer_cuts_no_range_of_a_client_that_ends(
+    shop: Path,
+) -> None:
+    tunnel = tunnel_of(shop, shutdownGrace="60")
+    tunnel.create()
+    keeper, begun, goes_on = Keeper(), threading.Event(), threading.Event()
+
+    def process(delivery: Delivery) -> None:
+        begun.set()
+        assert goes_on.wait(60)
+        keeper.process(delivery)
+
+    consumer = worker.TunnelWorker(
+        tunnel.store, tunnel.store.get("orders"), tunnel._options, process, threads=1, drained=True
+    )
+    thread = threading.Thread(target=consumer.run)
+    thread.start()
+    assert begun.wait(60)
+    limiter = consumer._lease = LeaseLimiter("orders-db", "job")
+    limiter.pay(1, 1, lambda: None)
+    missed = limiter.next_request()
+    assert missed is not None
+    limiter.failed(missed, ServiceUnavailableError("no answer"))
+    consumer._terminate()
+    again = limiter.next_request()
+    assert again is not None
+    assert limiter.is_silent
+    thread.join(0.7)  # longer than it takes to look
+    limiter.receive(again, RetryLater("turn", 60.0))
+    thread.join(2.0)
+    goes_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    done = keeper.rows.copy()
+    assert done, "the range at hand is processed in whole"
+    tunnel.consume(keeper, drained=True)
+    assert keeper.rows == Counter(range(1, 1001)), "and not delivered again"
 
 
 @pytest.mark.parametrize("bound", ["default", "outageTimeout"])

@@ -22,6 +22,7 @@ from spark_channel.planning import Split
 from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import Delivery, Tunnel, worker
 from spark_channel.tunnel.channel import StopPosition
+from spark_channel.tunnel.records import Client
 from spark_channel.tunnel.source import StreamSource
 from tests.connectors.mysql.shop import Shop
 from tests.tunnel.test_state_machine_pause_base import Followed, followed
@@ -203,6 +204,52 @@ def test_two_clients_of_a_table_that_never_rests_end(shop: Path) -> None:
     assert not errors
     assert {*range(1, 1001)} <= keeper.rows.keys()
     assert set(keeper.rows.values()) == {1}
+
+
+def other_client(tunnel: Tunnel, timeout: float) -> Client:
+    """A client of another machine, which has all channels."""
+    client = Client("other-1", timeout=timeout, host="elsewhere", process="1@1")
+    tunnel.store.connect("orders", client)
+    assert tunnel.store.heartbeat("orders", client.id, ())
+    return client
+
+
+def test_a_client_that_died_before_leaves_no_rows_unread(
+    shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", heartbeatInterval="5")
+    tunnel.create()
+    other_client(tunnel, timeout=8)
+    keeper, began = Keeper(), time.monotonic()
+    tunnel.consume(keeper, drained=True)
+    assert keeper.rows == Counter(range(1, 1001))
+    assert 7 < time.monotonic() - began < 60
+    told = [each for each in caplog.messages if "waiting for channels of client other-1" in each]
+    assert len(told) == 1
+    assert "(its heartbeatTimeout)" in told[0]
+
+
+def test_a_client_that_lives_keeps_its_channels_and_is_not_waited_for(shop: Path) -> None:
+    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest")
+    tunnel.create()
+    other = other_client(tunnel, timeout=300)
+    keeper, ended = Keeper(), threading.Event()
+
+    def consume() -> None:
+        tunnel.consume(keeper, drained=True)
+        ended.set()
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    assert not ended.wait(5), "it may be dead"
+    (channel,) = tunnel.store.heartbeat("orders", other.id, ())
+    thread.join(60)
+    assert ended.is_set()
+    assert channel.client == other.id
+    assert not keeper.rows
+    tunnel.store.disconnect("orders", other.id)
+    tunnel.consume(keeper, drained=True)
+    assert keeper.rows == Counter(range(1, 1001))
 
 
 def test_rows_that_are_younger_than_late_seconds_are_read_and_waited_for_once(shop: Path) -> None:
