@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from spark_channel.cli.arguments import EngineName
+from spark_channel.cli.exit_codes import exit_code
 from spark_channel.cli.plan import check_place, publish_text, without_pandas
 from spark_channel.cli.run import chosen_engine, open_engine, parse_conf
 from spark_channel.cli.text import cell, json_line, print_table, say
+from spark_channel.clock import utc_now
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.errors import OptionError
 from spark_channel.local import cores
@@ -295,24 +297,41 @@ def _run(file: Path, options: ReplicateOptions) -> int:
     if options.report is not None:
         check_place(options.report)
     progress = TablesProgress((lambda _: None) if options.json_output else _say)
+    reports = [ReplicationReport("", utc_now())]
     run_settings = RunSettings(
         select=options.select,
         full_refresh=options.full_refresh,
         once=options.once,
         shared_limit=options.shared_limit,
+        begun=reports.append,
         ended=progress.table_ended,
         planned=progress.planned,
         following=progress.following,
     )
-    with progress, open_engine(engine, (), options.master, settings, progress) as (move, _, cancel):
-        report = replicate_on(replication, move, cancel, run_settings)
-    if options.report is not None:
-        publish_text(options.report, report.to_json() + "\n")
+    try:
+        with (
+            progress,
+            open_engine(engine, (), options.master, settings, progress) as (move, _, cancel),
+        ):
+            report = replicate_on(replication, move, cancel, run_settings)
+    except BaseException as error:
+        reports[-1].failed = error, exit_code(error)
+        raise
+    finally:
+        _publish(reports[-1], options.report)
     if options.json_output:
         typer.echo(json_line(json.loads(report.to_json())))
     else:
         _show(report)
     return report.exit_code
+
+
+def _publish(report: ReplicationReport, file: Path | None) -> None:
+    if file is not None:
+        try:
+            publish_text(file, report.to_json() + "\n")
+        except OptionError as error:  # the exit code is about the rows
+            say(f"warning: {error}", error=True)
 
 
 def _say(line: str) -> None:

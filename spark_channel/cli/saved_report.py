@@ -55,7 +55,8 @@ def _entries(text: str) -> Iterator[tuple[str, TransferReport | None]]:
     jobs, tables = (
         _field(document, name, list) if name in document else [] for name in ("jobs", "tables")
     )
-    if not jobs and not tables:
+    failure = document.get("error") if "tables" in document else ""
+    if not jobs and not tables and not failure:
         raise ValueError("it names no job and no table")
     for job in jobs:
         reports = [_transfer(transfer) for transfer in _field(job, "transfers", list)]
@@ -75,6 +76,8 @@ def _entries(text: str) -> Iterator[tuple[str, TransferReport | None]]:
         if table.get("transfer"):
             report = _transfer(table["transfer"])
             yield str(report), report
+    if failure:
+        yield f"failed, exit code {_field(document, 'exit_code', int)}: {failure}", None
 
 
 def _field(plain: object, name: str, kind: type[_T]) -> _T:

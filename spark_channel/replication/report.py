@@ -64,7 +64,8 @@ class TableOutcome:
 class ReplicationReport:
     """All tables of one run, in the order in which they were begun. `notes`: what the file says in vain.
 
-    `windows`: the limits that held, with the time from which each did.
+    `windows`: the limits that held, with the time from which each did. `failed`: the error that ended the run, which is
+    of no table, and its exit code.
     """
 
     run_id: str
@@ -73,6 +74,7 @@ class ReplicationReport:
     tables: list[TableOutcome] = field(default_factory=list)
     notes: Sequence[str] = ()
     windows: Sequence[tuple[datetime, str, str]] = ()
+    failed: tuple[BaseException, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -86,11 +88,14 @@ class ReplicationReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or 3 when a table was parked."""
+        """0, or 3 when a table was parked; that of the error that ended the run."""
+        if self.failed is not None:
+            return self.failed[1]
         return PARKED if any(table.state in ("parked", "not run") for table in self.tables) else 0
 
     def to_json(self) -> str:
         """The report as JSON text."""
+        error = None if self.failed is None else self.failed[0]
         return json.dumps(
             {
                 "version": 1,
@@ -98,6 +103,8 @@ class ReplicationReport:
                 "started_at": utc_text(self.started_at, "milliseconds"),
                 "seconds": round(self.seconds, 3),
                 "exit_code": self.exit_code,
+                "error": "" if error is None else str(error) or type(error).__name__,
+                "error_type": "" if error is None else type(error).__name__,
                 "rows": self.rows,
                 "bytes": sum(table.nbytes for table in self.tables),
                 "notes": list(self.notes),

@@ -80,6 +80,8 @@ def replicate_on(
         _log.warning(note)
     found_tables.check_some("copied", settings.select)
     run = _Run(replication, found_tables, move, settings, clock)
+    if settings.begun is not None:
+        settings.begun(run.report)
     run.check_together()
     with keeping_sessions(), limited(replication, settings) as (limit_options, keeper):
         try:

@@ -83,6 +83,8 @@ class Pace(Protocol):
 class RunSettings:
     """What a caller gives beside the file.
 
+    `begun` gets the report before a table is copied: what there is of it, if the run ends by an error.
+
     For a display: `ended`, a table ended; `planned`, how many tables are copied, and about how many rows, if known;
     `following`, how many tables are followed from now on, without `once`.
     """
@@ -92,6 +94,7 @@ class RunSettings:
     dry_run: bool = False
     once: bool = False
     shared_limit: str | None = None
+    begun: Callable[[ReplicationReport], None] | None = None
     ended: Callable[[TableOutcome, int, int], None] | None = None
     planned: Callable[[int, int | None], None] | None = None
     following: Callable[[int], None] | None = None

@@ -109,3 +109,15 @@ def test_a_selection_names_the_nearest_table(file: Path) -> None:
     for name, nearest in (("user", "users"), ("orderz", "orders")):
         said = run("replicate", str(file), "--select", name, code=2, PII_KEY=KEY)
         assert f"--select {name} matches no table of the source; did you mean '{nearest}'?" in said
+
+
+def test_a_run_that_fails_before_its_first_table_has_a_report(file: Path) -> None:
+    report = file.parent / "report.json"
+    (file.parent / "shop.db").unlink()
+    said = run("replicate", str(file), "--report", str(report), code=2, PII_KEY=KEY)
+    assert "shop.db" in said
+    kept = json.loads(report.read_text())
+    assert kept["exit_code"] == 2
+    assert "shop.db" in kept["error"]
+    assert kept["tables"] == []
+    assert "failed, exit code 2: " in run("report", str(report))

@@ -773,15 +773,20 @@ def test_a_shared_limit_that_does_not_answer_parks_no_table(
     followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
     token, file, limit = tmp_path / "token", tmp_path / "f.json", f"127.0.0.1:{free_port()}/lost"
     token.write_text("t" * 32)
-    source = {**followed.source, "outageTimeout": "2"}
+    source, report = {**followed.source, "outageTimeout": "2"}, tmp_path / "report.json"
     file.write_text(json.dumps({**followed.file, "source": source}))
     said = run(
-        *("replicate", str(file), "--once", "--shared-limit", limit),
+        *("replicate", str(file), "--once", "--shared-limit", limit, "--report", str(report)),
         code=1,
         SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE=str(token),
     )
     assert "limit 'lost' has not answered for" in said
     assert limit.removesuffix("/lost") in said
     assert "parked" not in said
+    kept = json.loads(report.read_text())
+    assert (kept["exit_code"], kept["error_type"]) == (1, "ServiceUnavailableError")
+    assert "limit 'lost' has not answered for" in kept["error"]
+    assert {each["stream"]: each["state"] for each in kept["tables"]}["fol.a"] == "not run"
+    assert "failed, exit code 1: " in run("report", str(report))
     assert followed.run().rows == 1
     assert followed.rows("a", "id, n, s") == [(1, 1, "x")]
