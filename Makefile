@@ -106,7 +106,7 @@ test-lowest: ready-oldest servers
 lowest-in-ci: test-oldest
 	@$(MAKE) --no-print-directory test-lowest OF_LIBRARIES='$(NEAR_LIBRARIES)'
 
-NEAR_MYSQL = test_types.py test_options.py test_dialect.py test_session.py write/test_loader.py log/test_statements.py write/test_new_table.py
+NEAR_MYSQL = test_types.py test_options.py dialect/test_dialect.py test_session.py write/test_loader.py log/test_statements.py write/test_new_table.py
 NEAR_FILES = formats test_conditional_put.py test_filesystem.py test_where.py
 NEAR_LIBRARIES = $(addprefix tests/connectors/,adbc clickhouse delta duckdb iceberg kafka lake mongodb postgresql redis remote test_hdfs.py) \
   $(addprefix tests/connectors/mysql/,$(NEAR_MYSQL)) $(addprefix tests/connectors/files/,$(NEAR_FILES)) \

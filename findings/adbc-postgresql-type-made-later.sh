@@ -3,7 +3,7 @@
 # Happens: it lists all types when a database is opened. A type made later arrives as opaque bytes until another
 #   database object is opened: connections of the same one do not help.
 # Version: adbc-driver-postgresql 1.13.0, PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/shared_database.py
+# Copes: spark_channel/connectors/postgresql/session/shared_database.py
 . "$(dirname "$0")/common.bash"
 pip_install adbc-driver-postgresql==1.13.0 adbc-driver-manager==1.13.0 pyarrow==26.0.1 psycopg==3.3.9 psycopg-binary==3.3.9
 postgresql 18.4.0

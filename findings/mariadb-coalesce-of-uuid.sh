@@ -2,7 +2,7 @@
 # Guess: `COALESCE(column, 'none')` is a text, 'none' where the column is NULL, as of the other types that show as texts.
 # Happens: of a column of the type UUID (MariaDB 10.7) the text is made a UUID: it is NULL, with a warning.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/dialect.py
+# Copes: spark_channel/connectors/mysql/dialect/dialect.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

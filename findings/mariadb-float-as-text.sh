@@ -3,7 +3,7 @@
 # Happens: it shows 6 digits, and so does the text protocol of every driver: 16777216 arrives as 16777200. As a double,
 #   `f + 0e0`, it shows all of them.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/dialect.py
+# Copes: spark_channel/connectors/mysql/dialect/dialect.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

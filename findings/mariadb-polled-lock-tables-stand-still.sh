@@ -4,7 +4,7 @@
 #   session has read it for 0.1 s. A client that asks every 20 ms gets the first answer for as long as it asks: a transaction
 #   that began since is missing, and one that ended is still listed. Two monitors can hide the locks from each other.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: tests/connectors/mysql/conftest.py
+# Copes: tests/connectors/mysql/shop.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

@@ -5,7 +5,7 @@
 #   Read as MySQL, SQLite or DuckDB it is Not(Is(x, Null)). `x IS NOT TRUE` is Not(Is(x, TRUE)) in each of them. A walk
 #   that looks at types alone turns PostgreSQL's condition round.
 # Version: sqlglot 30.30.0
-# Copes: spark_channel/connectors/sql/portable.py
+# Copes: spark_channel/connectors/sql/definition/portable.py
 . "$(dirname "$0")/common.bash"
 pip_install sqlglot==30.30.0
 observe python3 - <<'EOF'

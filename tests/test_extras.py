@@ -55,7 +55,7 @@ JOBS = {
     "postgresql": """
 refused(url='postgresql://me:x@127.0.0.1:1/shop', dbtable='t')
 import pyarrow
-from spark_channel.connectors.postgresql.copy_encoding import copy_rows
+from spark_channel.connectors.postgresql.copy.encoding import copy_rows
 copy_rows(pyarrow.record_batch({"n": [1, None], "x": [1.5, None], "s": ["a", None]}))
 """,
     "mysql": "refused(url='mysql://me:x@127.0.0.1:1/shop', dbtable='t')",

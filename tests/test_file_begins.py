@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SEVERAL_SECTIONS = {
     "connectors/kafka/client.py",
     "connectors/mysql/options.py",
-    "connectors/mysql/protocol.py",
+    "connectors/mysql/session/protocol.py",
     "connectors/mysql/write/publish.py",
     "connectors/mysql/write/small_tables.py",
     "connectors/postgresql/dialect.py",

@@ -9,7 +9,7 @@ from typing import Any
 import adbc_driver_manager
 
 from spark_channel.connectors.base.session_pool import sessions
-from spark_channel.connectors.postgresql.shared_database import SharedDatabase
+from spark_channel.connectors.postgresql.session.shared_database import SharedDatabase
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_family import verified
 

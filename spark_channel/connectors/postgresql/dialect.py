@@ -55,9 +55,9 @@ from spark_channel.connectors.sql.catalog import (
     TargetTable,
     WriteColumn,
 )
+from spark_channel.connectors.sql.catalog.rights import OWNER, MissingRights, Right
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.rights import OWNER, MissingRights, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.write.plan import SqlPlan

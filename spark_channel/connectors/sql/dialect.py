@@ -29,8 +29,8 @@ from spark_channel.connectors.sql.catalog import (
     WriteColumn,
     declared_columns,
 )
+from spark_channel.connectors.sql.catalog.rights import MissingRights, Right
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session, split_script
 from spark_channel.errors import ChannelError, OptionError, SchemaError, TargetError
 

@@ -16,11 +16,11 @@ import pytest
 from pymysql.protocol import MysqlPacket
 
 from spark_channel.connectors.base.feed import change_schema
-from spark_channel.connectors.mysql.protocol import field_batches
+from spark_channel.connectors.mysql.session.protocol import field_batches
+from spark_channel.connectors.postgresql.copy.row_bounds import row_bounds
 from spark_channel.connectors.postgresql.log.columns import LogColumn
 from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
 from spark_channel.connectors.postgresql.log.tables_decoder import TableChanges, TablesDecoder
-from spark_channel.connectors.postgresql.row_bounds import row_bounds
 from spark_channel.errors import ChannelError
 from tests.service.fuzz import mutated, resident_mib
 
@@ -227,7 +227,7 @@ def test_a_row_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     connection = _Connection(head, b"")
     endless = _Endless()
     connection._rfile = endless  # type: ignore[assignment] # which has what is asked for
-    monkeypatch.setattr("spark_channel.connectors.mysql.protocol._MOST_BYTES", 40 << 20)
+    monkeypatch.setattr("spark_channel.connectors.mysql.session.protocol._MOST_BYTES", 40 << 20)
     with pytest.raises(pymysql.err.OperationalError) as met:
         list(field_batches(connection, "SELECT", 3, 1 << 20))
     assert met.value.args[0] == 2027

@@ -17,7 +17,7 @@ from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
 from spark_channel.connectors.sql import SqlWriter
-from spark_channel.connectors.sql.rights import Right
+from spark_channel.connectors.sql.catalog.rights import Right
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.shop import Shop, run_task, until_a_lock_waits

@@ -15,13 +15,13 @@ from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.mysql.log.dump import dumped
 from spark_channel.connectors.mysql.log.position import MariadbGtids
 from spark_channel.connectors.mysql.options import MysqlReadOptions, MysqlWriteOptions
-from spark_channel.connectors.mysql.protocol import GuardedConnection
 from spark_channel.connectors.mysql.session import (
     LostConnectionError,
     MysqlSession,
     MysqlWriteSession,
     is_away,
 )
+from spark_channel.connectors.mysql.session.protocol import GuardedConnection
 from spark_channel.connectors.mysql.write.row_sender import RowSender
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.session import BatchSize

@@ -9,7 +9,6 @@ from spark_channel.connectors.base.contract import ColumnFact, Reader
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.mysql.definition import read_definition, read_definitions
 from spark_channel.connectors.mysql.dialect import (
     MysqlDialect,
     MysqlTable,
@@ -17,6 +16,7 @@ from spark_channel.connectors.mysql.dialect import (
     state_of,
     table_of,
 )
+from spark_channel.connectors.mysql.dialect.definition import read_definition, read_definitions
 from spark_channel.connectors.mysql.health import MysqlHealth
 from spark_channel.connectors.mysql.options import MysqlReadOptions, address_of
 from spark_channel.connectors.mysql.read.splitter import MysqlSplitter

@@ -241,7 +241,7 @@ class MysqlSession(BoundSession):
             self.execute(f"SET SESSION {changes}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
-        from spark_channel.connectors.mysql.protocol import GuardedConnection
+        from spark_channel.connectors.mysql.session.protocol import GuardedConnection
 
         try:
             connection = GuardedConnection(
@@ -337,7 +337,7 @@ class MysqlSession(BoundSession):
         """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""
         import pymysql
 
-        from spark_channel.connectors.mysql.protocol import field_batches
+        from spark_channel.connectors.mysql.session.protocol import field_batches
 
         if self._connection is None:
             raise self._failure(f"{self.place}: the connection is closed")

@@ -12,8 +12,8 @@ from spark_channel.connectors.base.claims import Follows
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.mysql.definition import read_definition
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable, name_places
+from spark_channel.connectors.mysql.dialect.definition import read_definition
 from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.mysql.session import (
     LostConnectionError,

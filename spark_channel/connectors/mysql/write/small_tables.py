@@ -20,7 +20,6 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.small_tables import SmallTable, Together
-from spark_channel.connectors.mysql.definition import on_table, read_definitions
 from spark_channel.connectors.mysql.dialect import (
     CatalogRows,
     MysqlTable,
@@ -29,6 +28,7 @@ from spark_channel.connectors.mysql.dialect import (
     places_of,
     table_of,
 )
+from spark_channel.connectors.mysql.dialect.definition import on_table, read_definitions
 from spark_channel.connectors.mysql.read.reader import MysqlReader
 from spark_channel.connectors.mysql.session import (
     LostConnectionError,

@@ -11,7 +11,7 @@ from spark_channel.connectors.base.session_pool import AnswerCache
 from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
-from spark_channel.connectors.sql.rights import MissingRights, Right
+from spark_channel.connectors.sql.catalog.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
 

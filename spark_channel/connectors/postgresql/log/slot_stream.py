@@ -22,7 +22,7 @@ from spark_channel.connectors.postgresql.failures import is_gone
 from spark_channel.connectors.postgresql.log.pgoutput import RELATION
 from spark_channel.connectors.postgresql.log.position import lsn_text
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.postgresql.settings import Settings
+from spark_channel.connectors.postgresql.session.settings import Settings
 from spark_channel.connectors.sql.postgresql_family import connected
 from spark_channel.connectors.sql.statements import quoted_name, quoted_text
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import asyncpg
 import psycopg
 
-from spark_channel.connectors.postgresql.copy_format import HEADER, TRAILER
+from spark_channel.connectors.postgresql.copy.format import HEADER, TRAILER
+from spark_channel.connectors.postgresql.copy.row_bounds import Bounds, row_bounds
 from spark_channel.connectors.postgresql.options import PostgresOptions, asyncpg_arguments
 from spark_channel.connectors.postgresql.read.copy_login import forget_login, login_parameters
-from spark_channel.connectors.postgresql.row_bounds import Bounds, row_bounds
 from spark_channel.connectors.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql_family import joined
 from spark_channel.errors import ChannelError

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_channel.arrow_schema import is_list, is_text
 from spark_channel.connectors.base.types import fits, integer_digits, plain_kind
 from spark_channel.connectors.postgresql.catalog import PgColumn
-from spark_channel.connectors.postgresql.copy_format import ELEMENT
+from spark_channel.connectors.postgresql.copy.format import ELEMENT
 from spark_channel.connectors.postgresql.types.arrow import (
     ELEMENTS,
     INSTANT,

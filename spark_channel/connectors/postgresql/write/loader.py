@@ -26,11 +26,11 @@ from spark_channel.connectors.base.feed import (
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.session_pool import ThreadSession
 from spark_channel.connectors.postgresql.catalog import table_sql
-from spark_channel.connectors.postgresql.copy_format import CopyRows
+from spark_channel.connectors.postgresql.copy.format import CopyRows
+from spark_channel.connectors.postgresql.copy.paced import PacedCopy
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_gone, is_refused_data, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.postgresql.write.committed_chunk import (
@@ -254,7 +254,7 @@ class Copier:
         """
         if not self._plan.native:
             # It imports numpy, which rows from another PostgreSQL need not.
-            from spark_channel.connectors.postgresql.copy_encoding import copy_rows
+            from spark_channel.connectors.postgresql.copy.encoding import copy_rows
 
             return copy_rows(self._encode(rows))
         pieces = [native_data(column) for column in rows.to_batches()]

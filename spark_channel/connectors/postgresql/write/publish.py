@@ -10,7 +10,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
 from spark_channel.connectors.postgresql.catalog import table_sql
-from spark_channel.connectors.postgresql.copy_format import CopyRows
+from spark_channel.connectors.postgresql.copy.format import CopyRows
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_locked, is_refused_data, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions

@@ -23,7 +23,7 @@ from spark_channel.connectors.base.contract import Reader, Writer, native_batch,
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.small_tables import SmallTable, Together
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
-from spark_channel.connectors.postgresql.copy_format import CopyRows
+from spark_channel.connectors.postgresql.copy.format import CopyRows
 from spark_channel.connectors.postgresql.definition import defined
 from spark_channel.connectors.postgresql.dialect import (
     DIALECT,
@@ -490,7 +490,7 @@ def _copied(table: SmallTable) -> list[CopyRows]:
             CopyRows(plan.target.names, each.num_rows, [native_data(each)])
             for each in table.batches
         ]
-    from spark_channel.connectors.postgresql.copy_encoding import copy_rows  # it imports numpy
+    from spark_channel.connectors.postgresql.copy.encoding import copy_rows  # it imports numpy
 
     columns = written_columns(plan.target)
     return [copy_rows(encode(each, columns)) for each in table.batches]

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from spark_channel.connectors.sql.catalog.rights import MissingRights, Right, advice
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.rights import MissingRights, Right, advice
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.final_errors import is_of_rights, of_input

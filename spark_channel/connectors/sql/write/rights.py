@@ -1,7 +1,7 @@
 """Rights that a write needs and its login lacks, as the statements that grant them."""
 
+from spark_channel.connectors.sql.catalog.rights import OWNER, Right, advice
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.rights import OWNER, Right, advice
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS
 from spark_channel.connectors.sql.write.database import WriteDatabase, placed

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors.base.health import RowCost
-from spark_channel.connectors.postgresql.copy_encoding import copy_rows
-from spark_channel.connectors.postgresql.copy_format import CopyRows
+from spark_channel.connectors.postgresql.copy.encoding import copy_rows
+from spark_channel.connectors.postgresql.copy.format import CopyRows
+from spark_channel.connectors.postgresql.copy.paced import PacedCopy
 from spark_channel.connectors.postgresql.failures import is_gone
-from spark_channel.connectors.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
@@ -141,7 +141,7 @@ def test_the_server_ends_a_copy_in_the_middle_of_which_the_process_stood_still(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or its locks would be held for as long; the session counts as lost, so that the rows are sent again."""
-    monkeypatch.setattr("spark_channel.connectors.postgresql.session._STILL_SECONDS", 1)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.session.connection._STILL_SECONDS", 1)
     session = _writing(pg)
     stood: list[Any] = []
 

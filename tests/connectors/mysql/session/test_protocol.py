@@ -8,7 +8,7 @@ import pymysql
 import pytest
 from hypothesis import given, settings
 
-from spark_channel.connectors.mysql.protocol import field_batches
+from spark_channel.connectors.mysql.session.protocol import field_batches
 
 Row = tuple[bytes | None, ...]
 END = b"\xfe\x00\x00\x02\x00"

@@ -6,7 +6,7 @@ import pytest
 adbc_driver_manager = pytest.importorskip("adbc_driver_manager")
 pytest.importorskip("adbc_driver_postgresql")
 
-from spark_channel.connectors.postgresql.shared_database import SharedDatabase  # noqa: E402 - needs the driver
+from spark_channel.connectors.postgresql.session.shared_database import SharedDatabase  # noqa: E402 - needs the driver
 
 
 class _Driver:

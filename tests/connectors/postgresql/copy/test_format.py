@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from spark_channel.connectors.postgresql.copy_encoding import copy_rows
-from spark_channel.connectors.postgresql.copy_format import ELEMENT
+from spark_channel.connectors.postgresql.copy.encoding import copy_rows
+from spark_channel.connectors.postgresql.copy.format import ELEMENT
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.types import ELEMENTS
 from spark_channel.errors import TargetError

@@ -27,8 +27,8 @@ from spark_channel.connectors.sql.catalog import (
     ReadColumn,
     Table,
 )
+from spark_channel.connectors.sql.catalog.rights import MissingRights, Right, advice
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.rights import MissingRights, Right, advice
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.errors import SchemaError, SourceError, TargetError

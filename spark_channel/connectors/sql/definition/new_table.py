@@ -13,8 +13,8 @@ from spark_channel.connectors.base.definition import (
     with_not_null,
 )
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
+from spark_channel.connectors.sql.definition.portable import DiffersError, Portable
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.portable import DiffersError, Portable
 from spark_channel.plain_text import log_of
 
 __all__ = [

@@ -16,7 +16,7 @@ from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.session_pool import keeping_sessions
-from spark_channel.connectors.postgresql.paced_copy import PacedCopy
+from spark_channel.connectors.postgresql.copy.paced import PacedCopy
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
 from spark_channel.errors import CommitError, SchemaError, SourceError, TargetError

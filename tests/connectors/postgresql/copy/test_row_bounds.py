@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.postgresql import row_bounds as of_bounds
-from spark_channel.connectors.postgresql.row_bounds import row_bounds
+from spark_channel.connectors.postgresql.copy import row_bounds as of_bounds
+from spark_channel.connectors.postgresql.copy.row_bounds import row_bounds
 
 Value = bytes | None
 

@@ -19,7 +19,8 @@ from psycopg.pq import TransactionStatus
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.session_pool import AnswerCache, sessions
-from spark_channel.connectors.postgresql.copy_format import HEADER, TRAILER, CopyRows, bits
+from spark_channel.connectors.postgresql.copy.format import HEADER, TRAILER, CopyRows, bits
+from spark_channel.connectors.postgresql.copy.paced import PacedCopy
 from spark_channel.connectors.postgresql.failures import (
     explain,
     is_disk_full,
@@ -29,9 +30,8 @@ from spark_channel.connectors.postgresql.failures import (
     sqlstate_of,
 )
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.postgresql.paced_copy import PacedCopy
-from spark_channel.connectors.postgresql.settings import Settings
-from spark_channel.connectors.postgresql.shared_database import BY_COPY, shared_database
+from spark_channel.connectors.postgresql.session.settings import Settings
+from spark_channel.connectors.postgresql.session.shared_database import BY_COPY, shared_database
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_family import (
     connected,

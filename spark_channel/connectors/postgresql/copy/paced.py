@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_channel.clock import Clock
 from spark_channel.connectors.base.health import RowCost, way_seconds
-from spark_channel.connectors.postgresql.copy_format import CopyRows
+from spark_channel.connectors.postgresql.copy.format import CopyRows
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import TargetError
 from spark_channel.plain_text import log_of

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_channel.arrow_schema import numpy_name
-from spark_channel.connectors.postgresql.copy_format import ELEMENT, CopyRows
+from spark_channel.connectors.postgresql.copy.format import ELEMENT, CopyRows
 from spark_channel.lazy import compute as pc
 
 __all__ = ["copy_rows"]
