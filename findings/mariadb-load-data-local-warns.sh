@@ -3,7 +3,7 @@
 # Happens: all errors become warnings: a word is stored as the number 0, text is cut, a day that is none is 0000-00-00, and
 #   a duplicate key is left out.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/write/row_sender.py
+# Copes: spark_channel/connectors/mysql/write/load_data.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --local-infile=1 --skip-grant-tables

@@ -22,7 +22,7 @@ from spark_channel.connectors.mysql.session import (
     is_away,
 )
 from spark_channel.connectors.mysql.session.protocol import GuardedConnection
-from spark_channel.connectors.mysql.write.row_sender import RowSender
+from spark_channel.connectors.mysql.write.load_data import RowSender
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import BatchRefusedError, ChannelError, SourceError, TargetError

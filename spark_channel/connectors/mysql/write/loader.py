@@ -31,6 +31,7 @@ from spark_channel.connectors.mysql.write.dialect import (
     check_transactional,
     staged_columns,
 )
+from spark_channel.connectors.mysql.write.load_data import RefusedRowsError, RowSender
 from spark_channel.connectors.mysql.write.publish import (
     create_stage,
     drop_tables,
@@ -42,7 +43,6 @@ from spark_channel.connectors.mysql.write.publish import (
     table_lock,
     take_over,
 )
-from spark_channel.connectors.mysql.write.row_sender import RefusedRowsError, RowSender
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.refused_value import refused_value, widening

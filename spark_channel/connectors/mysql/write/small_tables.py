@@ -39,9 +39,9 @@ from spark_channel.connectors.mysql.session import (
 )
 from spark_channel.connectors.mysql.write.database import MysqlDatabase, with_late_instants
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
+from spark_channel.connectors.mysql.write.load_data import RefusedRowsError, RowSender
 from spark_channel.connectors.mysql.write.new_table import untried
 from spark_channel.connectors.mysql.write.publish import drop_if_empty, table_lock
-from spark_channel.connectors.mysql.write.row_sender import RefusedRowsError, RowSender
 from spark_channel.connectors.sql.catalog import MisfitError, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
 from spark_channel.connectors.sql.read.source import ReadSource, read_source

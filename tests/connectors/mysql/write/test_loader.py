@@ -12,8 +12,8 @@ import pytest
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.mysql.session import MysqlWriteSession
+from spark_channel.connectors.mysql.write.load_data import RowSender
 from spark_channel.connectors.mysql.write.publish import in_turn
-from spark_channel.connectors.mysql.write.row_sender import RowSender
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.options import CommitMode
@@ -239,7 +239,7 @@ def test_tasks_of_a_near_server_add_their_pieces_in_turns(
 ) -> None:
     """Sessions that add rows to one index at once cost it more; far away, it would rest between turns."""
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
-    module = "spark_channel.connectors.mysql.write.row_sender"
+    module = "spark_channel.connectors.mysql.write.load_data"
     attempt = "spark_channel.connectors.sql.write.attempt"
     monkeypatch.setattr(f"{module}.way_seconds", lambda _ask: way)
     monkeypatch.setattr(f"{attempt}.adding_seconds", lambda *_given, **_named: 2.0)
