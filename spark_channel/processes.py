@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = [
     "alive",
+    "cores",
     "describe_owner",
     "driver_pid",
     "has_ended",
@@ -25,6 +26,14 @@ __all__ = [
 _PROC = Path("/proc")
 _CHECK_MILLISECONDS = 1000
 _MOST_ANCESTORS = 64
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0)) or 1
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
 def started(pid: int) -> str | None:

@@ -17,8 +17,8 @@ from spark_channel.cli.text import cell, json_line, print_table, say
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.errors import OptionError
-from spark_channel.local import cores
 from spark_channel.plain_text import one_line
+from spark_channel.processes import cores
 from spark_channel.progress.report import many, short
 from spark_channel.replication.config import Replication, json_schema, load_replication
 from spark_channel.replication.plan import RunPlan, TablePlan, plan_replication

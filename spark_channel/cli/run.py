@@ -23,6 +23,7 @@ from spark_channel.connectors.base.registry import is_database
 from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import TransferSpec
+from spark_channel.planning.transfer import wanted_channels
 from spark_channel.progress import TransferReport
 from spark_channel.signals import raise_if_ended
 
@@ -201,7 +202,19 @@ def _run_all(
         _shared_limit(options) as job_options,
         open_engine(engine, specs, options.master, settings) as (move, last, cancel),
     ):
-        run.carry_out(move, last, cancel, job_options)
+        parallel = min(options.parallel, sum(job.loaded is not None for job in jobs))
+        if engine == "local":
+            parallel = _at_once(parallel, specs)
+        run.carry_out(parallel, move, last, cancel, job_options)
+
+
+def _at_once(parallel: int, specs: Sequence[TransferSpec]) -> int:
+    from spark_channel.processes import cores
+    from spark_channel.transfers.channels import jobs_at_once
+    from spark_channel.transfers.plan import ends_of_servers
+
+    channels = max((wanted_channels(spec, cores()) for spec in specs), default=1)
+    return jobs_at_once("jobs", parallel, *ends_of_servers(specs), channels=channels, cores=cores())
 
 
 class _Run:
@@ -217,14 +230,18 @@ class _Run:
         self._cancelled = False
 
     def carry_out(
-        self, move: _Move, last: _Last, cancel: Callable[[], None], job_options: Mapping[str, Any]
+        self,
+        parallel: int,
+        move: _Move,
+        last: _Last,
+        cancel: Callable[[], None],
+        job_options: Mapping[str, Any],
     ) -> None:
         pending: queue.SimpleQueue[int] = queue.SimpleQueue()
         waiting = [number for number, job in enumerate(self._jobs) if job.loaded is not None]
         for number in waiting:
             pending.put(number)
-        most = min(self._options.parallel, len(waiting))
-        if most <= 1:
+        if parallel <= 1:
             for number in waiting:
                 self._run_one(number, move, last, job_options)
             return
@@ -241,7 +258,7 @@ class _Run:
 
         threads = [
             threading.Thread(target=work, name=f"spark-channel-job-{number}", daemon=True)
-            for number in range(most)
+            for number in range(parallel)
         ]
         try:
             for thread in threads:

@@ -2,7 +2,6 @@
 
 from spark_channel.local.engine import (
     LocalEngine,
-    cores,
 )
 from spark_channel.local.run import (
     LocalMove,
@@ -21,7 +20,6 @@ __all__ = [
     "LocalMove",
     "TaskGroupThreads",
     "carry_out_here",
-    "cores",
     "first_line",
     "has_speed",
     "local_engine",

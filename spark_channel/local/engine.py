@@ -13,6 +13,7 @@ from spark_channel.errors import ChannelError, JobCancelledError, ServiceUnavail
 from spark_channel.local.threads import Cancel, TaskGroupThreads
 from spark_channel.plain_text import log_of
 from spark_channel.planning import TaskGroup
+from spark_channel.processes import cores
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
 from spark_channel.transfers.task import Runner
@@ -23,20 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LocalEngine",
-    "cores",
 ]
 
 _log = log_of(__name__)
 _T = TypeVar("_T")
 _REPORTS_KEPT = 1000
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0)) or 1
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 class LocalEngine:

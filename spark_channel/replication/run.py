@@ -33,7 +33,13 @@ from spark_channel.replication.groups import (
 )
 from spark_channel.replication.reasons import park
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import Move, RunSettings, TableRun, why_of
+from spark_channel.replication.table_run import (
+    Move,
+    RunSettings,
+    TableRun,
+    tables_at_once,
+    why_of,
+)
 from spark_channel.replication.tables import (
     FoundTables,
     TableCopy,
@@ -79,6 +85,8 @@ def replicate_on(
     for note in found_tables.notes:
         _log.warning(note)
     found_tables.check_some("copied", settings.select)
+    at_once = tables_at_once(replication.parallel, found_tables.copies)
+    replication = replication.model_copy(update={"parallel": at_once})
     run = _Run(replication, found_tables, move, settings, clock)
     if settings.begun is not None:
         settings.begun(run.report)

@@ -26,6 +26,7 @@ from spark_channel.option_types import resolve_references
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
+from spark_channel.processes import cores
 from spark_channel.progress import TransferReport
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, check_renamed
@@ -38,6 +39,7 @@ from spark_channel.replication.tables import (
     target_schema,
     with_numbers,
 )
+from spark_channel.transfers.channels import jobs_at_once
 from spark_channel.transfers.write_job import job_name
 from spark_channel.transform.transformer import Transformer, prepare
 
@@ -51,6 +53,7 @@ __all__ = [
     "is_of_values",
     "of_table",
     "reader_of",
+    "tables_at_once",
     "together_of",
     "why_of",
     "writer_of",
@@ -110,6 +113,20 @@ def reader_of(copy: TableCopy) -> Reader:
     """The reader of a table's source, which is not opened yet."""
     reader: Reader = _opened(copy.reader, "reader")
     return reader
+
+
+def tables_at_once(parallel: int, copies: Sequence[TableCopy]) -> int:
+    """How many of `parallel` tables are copied at the same time: see `jobs_at_once`."""
+    known = [copy for copy in copies if not copy.fault]
+    channels = [1 if copy.is_small else int(copy.reader.get("channels", cores())) for copy in known]
+    return jobs_at_once(
+        "tables",
+        min(parallel, max(1, len(copies))),
+        map(reader_of, known[:1]),
+        map(writer_of, known[:1]),
+        channels=max(channels, default=1),
+        cores=cores(),
+    )
 
 
 def continue_numbers_of(copy: TableCopy) -> None:

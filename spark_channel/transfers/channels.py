@@ -1,11 +1,16 @@
 """How many channels of a transfer run at the same time: each is threads here, and connections of servers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spark_channel.connectors import Reader, Writer
+from spark_channel.connectors.base.overlap import FreeConnections
+from spark_channel.errors import ChannelError
+from spark_channel.plain_text import log_of
 
-__all__ = ["ChannelBound", "channel_bound"]
+__all__ = ["ChannelBound", "channel_bound", "jobs_at_once"]
+
+_log = log_of(__name__)
 
 _PER_CORE = 8
 """More channels on a core wait for each other."""
@@ -13,6 +18,8 @@ _FEW = 4
 """So few channels are not worth a question to the servers."""
 _LEFT = 4
 """A job leaves one of so many free connections of a server to others."""
+_OF_A_JOB = 1
+"""Connections of a job beside those of its channels, where it has so few that its driver's are used again for them."""
 _BESIDE = 3
 """Connections of the driver: the snapshot that tasks read, the claim, and what is asked meanwhile."""
 
@@ -55,3 +62,40 @@ def channel_bound(
         if channels < bound.channels:
             bound = ChannelBound(channels, f"{answer.place} has {free} free connections")
     return bound
+
+
+def jobs_at_once(
+    noun: str,
+    wanted: int,
+    sources: Iterable[Reader],
+    targets: Iterable[Writer],
+    *,
+    channels: int,
+    cores: int,
+) -> int:
+    """How many of `wanted` jobs of so many `channels` run at the same time; logs why where they are fewer.
+
+    Together they leave each server a quarter of its free connections. `sources` and `targets`: one of each server.
+    """
+    if wanted <= _FEW:
+        return wanted
+    ends = [[_free(side) for side in sides] for sides in (sources, targets)]
+    most, place = wanted, ""
+    of_a_job = min(channels, _PER_CORE * cores) + _OF_A_JOB
+    for answer in filter(None, (answer for end in ends for answer in end)):
+        of_ends = sum(any(other and other.server == answer.server for other in end) for end in ends)
+        jobs = max(1, (answer.count - answer.count // _LEFT) // (of_ends * of_a_job))
+        if jobs < most:
+            most, place = jobs, f"{answer.place} has {answer.count} free connections"
+    if place:
+        _log.warning(
+            f"{wanted} {noun} at the same time were asked for, and {most} run ({place}); the others wait for them"
+        )
+    return most
+
+
+def _free(side: Reader | Writer) -> FreeConnections | None:
+    try:
+        return side.free_connections()
+    except ChannelError:  # which the jobs themselves meet and report
+        return None

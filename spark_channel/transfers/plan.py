@@ -4,8 +4,8 @@ import json
 import math
 import re
 import socket
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,13 @@ from spark_channel.connectors.base.registry import (
     describe,
     experiment_remark,
 )
-from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SchemaError,
+    SourceError,
+    TargetError,
+)
 from spark_channel.masking import MASK, mask_url, without_login
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
@@ -68,6 +74,7 @@ from spark_channel.transform import Pipeline, prepare
 __all__ = [
     "OpenedTransfer",
     "begin_transfer",
+    "ends_of_servers",
     "finer_splits",
     "first_reachable",
     "left_out_of",
@@ -646,6 +653,24 @@ def open_reader(
     from spark_channel.connectors.base.types import arrow_columns
 
     return reader, pa.schema(list(arrow_columns(text, "schema").items()))
+
+
+def ends_of_servers(specs: Iterable[TransferSpec]) -> tuple[list[Reader], list[Writer]]:
+    """A reader and a writer, not opened yet, of each server and login that transfers name."""
+    readers: dict[tuple[Any, ...], Reader] = {}
+    writers: dict[tuple[Any, ...], Writer] = {}
+    for spec in specs:
+        for half, end in (("reader", spec.reader), ("writer", spec.writer)):
+            for each in () if end.spark_format else end.resolve(lambda urls: urls[0]):
+                key = each.name, each.options.get("url"), each.options.get("user")
+                if not key[1] or key in (readers if half == "reader" else writers):
+                    continue
+                with suppress(ChannelError):  # which its job reports
+                    if half == "reader":
+                        readers[key] = open_reader(each, {}, warn=False)[0]
+                    else:
+                        writers[key] = _writer(each, {}, warn=False)
+    return list(readers.values()), list(writers.values())
 
 
 def _first_open(end: Endpoint, urls: Sequence[str]) -> str:

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from spark_channel import transfer
+from spark_channel import replicate, transfer
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.errors import ChannelError
-from spark_channel.transfers.channels import channel_bound
+from spark_channel.transfers.channels import channel_bound, jobs_at_once
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -55,6 +56,28 @@ def test_few_channels_do_not_ask_the_servers() -> None:
         "9 channels were asked for, and 1 run at the same time (a has 1 free connections); the other splits wait for "
         "them. Option 'maxChannels' sets another number"
     )
+
+
+def at_once(*ends: list[Side], wanted: int = 100, channels: int = 2, cores: int = 8) -> int:
+    return jobs_at_once("jobs", wanted, *ends, channels=channels, cores=cores)  # type: ignore[arg-type]
+
+
+def test_jobs_beside_each_other_leave_connections_to_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert at_once([Side("a", None)], [Side("b", None)]) == 100
+    assert not caplog.messages
+    assert at_once([Side("a", 40)], [Side("b", 400)]) == 10
+    assert caplog.messages == [
+        "100 jobs at the same time were asked for, and 10 run (a has 40 free connections); the others wait for them"
+    ]
+    assert at_once([Side("a", 40)], [Side("a", 40)]) == 5, "both ends are one server"
+    assert at_once([Side("a", 400), Side("c", 20)], [Side("b", None)]) == 5
+    assert at_once([Side("a", 40)], [], channels=1000, cores=1) == 3
+    assert at_once([Side("a", 1)], [Side("a", 1)]) == 1
+    few = Side("a", 1)
+    assert at_once([few], [few], wanted=4) == 4
+    assert few.asked == 0
 
 
 @pytest.fixture
@@ -128,3 +151,23 @@ def test_more_channels_are_an_option_of_another_name(login: dict[str, str]) -> N
             {**login, "dbtable": "source", "numPartitions": "200", "maxChannels": "200"},
             {**login, "dbtable": "target"},
         )
+
+
+def test_many_tables_at_the_same_time_leave_connections_to_others(
+    login: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = 20
+    for number in range(tables):
+        transfer(
+            None, {**login, "dbtable": "source"}, {**login, "dbtable": f"s{number}"}, channels=1
+        )
+    place = f'{{url: "{login["url"]}", user: {login["user"]}, password: "pw"}}'
+    names = ", ".join(f'"few_connections.s{number}": ' for number in range(tables))
+    file = tmp_path / "many.yml"
+    file.write_text(
+        f"source: {place}\ntarget: {place}\nparallel: {tables}\n"
+        f'defaults: {{object: "few_connections.t_{{table}}"}}\nstreams: {{{names}}}\n'
+    )
+    report = replicate(None, str(file))
+    assert [(each.state, each.rows) for each in report.tables] == [("done", ROWS)] * tables
+    assert f"{tables} tables at the same time were asked for, and" in caplog.text
