@@ -75,21 +75,24 @@ def jobs_at_once(
 ) -> int:
     """How many of `wanted` jobs of so many `channels` run at the same time; logs why where they are fewer.
 
-    Together they leave each server a quarter of its free connections. `sources` and `targets`: one of each server.
+    They are 8 for each of `cores` at most, and together they leave each server a quarter of its free connections.
+    `sources` and `targets`: one of each server.
     """
     if wanted <= _FEW:
         return wanted
+    most, reason = wanted, ""
+    if wanted > _PER_CORE * cores:
+        most, reason = _PER_CORE * cores, f"{_PER_CORE} for each of {cores} cores"
     ends = [[_free(side) for side in sides] for sides in (sources, targets)]
-    most, place = wanted, ""
     of_a_job = min(channels, _PER_CORE * cores) + _OF_A_JOB
     for answer in filter(None, (answer for end in ends for answer in end)):
         of_ends = sum(any(other and other.server == answer.server for other in end) for end in ends)
         jobs = max(1, (answer.count - answer.count // _LEFT) // (of_ends * of_a_job))
         if jobs < most:
-            most, place = jobs, f"{answer.place} has {answer.count} free connections"
-    if place:
+            most, reason = jobs, f"{answer.place} has {answer.count} free connections"
+    if reason:
         _log.warning(
-            f"{wanted} {noun} at the same time were asked for, and {most} run ({place}); the others wait for them"
+            f"{wanted} {noun} at the same time were asked for, and {most} run ({reason}); the others wait for them"
         )
     return most
 

@@ -65,8 +65,10 @@ def at_once(*ends: list[Side], wanted: int = 100, channels: int = 2, cores: int 
 def test_jobs_beside_each_other_leave_connections_to_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert at_once([Side("a", None)], [Side("b", None)]) == 100
+    assert at_once([Side("a", None)], [Side("b", None)], wanted=64) == 64
     assert not caplog.messages
+    assert at_once([], []) == 64, "8 for each core"
+    caplog.clear()
     assert at_once([Side("a", 40)], [Side("b", 400)]) == 10
     assert caplog.messages == [
         "100 jobs at the same time were asked for, and 10 run (a has 40 free connections); the others wait for them"
