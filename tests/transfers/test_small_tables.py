@@ -462,9 +462,9 @@ def dies(cls, name, when, after=0):
     setattr(cls, name, method)
 
 dies(*{
-    "claims": (together._GroupClaims, "take_all", "after"),
+    "claims": (together.GroupClaims, "take_all", "after"),
     "rows": (PgWriteSession, "copy", "before", 4),
-    "published": (together._GroupClaims, "publish_all", "after"),
+    "published": (together.GroupClaims, "publish_all", "after"),
     "before": (PgWriteSession, "rows", "before"),
     "committed": (PgWriteSession, "rows", "after"),
 }[sys.argv[1]])
