@@ -144,7 +144,7 @@ class TunnelWorker(ChannelTurns):
         self._runs: dict[str, ChannelRun] = {}
         self._first_heard: Mapping[str, float] | None = None
         """When the store had last heard of each client, at this client's first look."""
-        self._is_asking = False
+        self._is_asking = self._is_store_silent = False
         self._warned_of = ""
         self._over = False
         self._hurried = False
@@ -532,7 +532,7 @@ class TunnelWorker(ChannelTurns):
         for run in idle:
             self._shut(run)
         if busy:
-            self._release([run.id for run in idle])
+            self._call_at_end(lambda: self._release([run.id for run in idle]))
             self._await(busy)
         stuck = [run for run in busy if run.is_busy()]
         until = self._clock.now() + _LEAVE_SECONDS
@@ -547,7 +547,22 @@ class TunnelWorker(ChannelTurns):
             )
         for run in list(self._runs.values()):
             self._shut(run)
-        self._client.close()
+        self._call_at_end(self._client.close)
+
+    def _call_at_end(self, call: Callable[[], object]) -> None:
+        """Call the store; a client that SIGTERM ends leaves behind a store that does not answer for 3 s."""
+        if not self._hurried:
+            call()
+            return
+        thread = threading.Thread(target=call, name="spark-channel-tunnel-end", daemon=True)
+        thread.start()
+        thread.join(0.0 if self._is_store_silent else _LEAVE_SECONDS)
+        if thread.is_alive() and not self._is_store_silent:
+            self._is_store_silent = True
+            _log.warning(
+                "the store of tunnel %s does not answer: the channels come free after heartbeatTimeout",
+                self._record.name,
+            )
 
     def _release(self, channels: Collection[str]) -> None:
         try:

@@ -523,6 +523,25 @@ def test_sigterm_leaves_behind_what_does_not_end_within_the_grace(shop: Path) ->
     assert len(keeper.rows) == 2400
 
 
+@pytest.mark.parametrize("seconds", [0.2, 600.0], ids=["idle", "busy"])
+def test_sigterm_leaves_behind_a_store_that_does_not_answer(shop: Path, seconds: float) -> None:
+    tunnel = tunnel_of(shop, tunnelType="base")
+    tunnel.create(channels=4)
+    with program(shop, seconds, shutdownGrace="0.5") as child:
+        read_until(child, "begun")
+        with locked(shop.parent / "tunnels.db"):
+            child.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            out, _ = child.communicate(timeout=60)
+            took = time.monotonic() - began
+    assert child.returncode == 143
+    assert "left" in out
+    assert took < 9.0, f"{took:.1f} s"
+    keeper = Keeper()
+    tunnel.consume(keeper, drained=True)
+    assert keeper.rows
+
+
 def test_a_program_that_handles_sigterm_itself_keeps_its_handler(shop: Path) -> None:
     tunnel = tunnel_of(shop, tunnelType="base")
     tunnel.create(channels=2)
