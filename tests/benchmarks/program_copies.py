@@ -54,7 +54,7 @@ _LINE = (
 _SUM = "SELECT concat(count(*), '|', sum({})) FROM {}"
 _SUMS = {
     "postgresql": _SUM.format(f"('x' || substr(md5({_LINE}), 1, 8))::bit(32)::bigint", "{}"),
-    "mariadb": _SUM.format(f"CONV(LEFT(MD5({_LINE}), 8), 16, 10)", "{}"),
+    "mariadb": _SUM.format(f"CAST(CONV(LEFT(MD5({_LINE}), 8), 16, 10) AS UNSIGNED)", "{}"),
     "duckdb": _SUM.format(f"('0x' || substr(md5({_LINE}), 1, 8))::BIGINT", "read_parquet('{}')"),
 }
 """The rows' number and checksum."""
