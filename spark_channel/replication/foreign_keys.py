@@ -164,9 +164,8 @@ class ForeignKeys:
             for planned in accepted:
                 key = None if table is None else self._same(table, planned, session)
                 if table is not None and key is not None:
-                    writer.database.definition.alter(
-                        session, writer.dialect.dropped_key(_sql(writer, table), key.name)
-                    )
+                    with writer.database.definition.altering(session):
+                        session.execute(writer.dialect.dropped_key(_sql(writer, table), key.name))
 
         writer.run(TargetError, "drop foreign keys", work)
 
@@ -201,7 +200,8 @@ class ForeignKeys:
                     _sql(writer, table), candidate.key, writer.dialect.place(*to)
                 )
                 try:
-                    writer.database.definition.alter(session, statement)
+                    with writer.database.definition.altering(session):
+                        session.execute(statement)
                 except TargetError as error:
                     if Verdict.LOST in writer.database.verdict(error):
                         raise
@@ -241,12 +241,12 @@ def _place(copy: TableCopy) -> tuple[str, str]:
 def _place_in_target(copy: TableCopy, session: Any) -> tuple[str, str]:
     """The schema and the name of the table's copy. All copies of a run are in one database."""
     writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
-    target = writer.database.catalog.locate(session)
+    target = writer.database.locate(session)
     return target.schema, target.name
 
 
 def _there(writer: SqlWriter[Any], session: Any) -> TableDefinition | None:
-    table = writer.database.catalog.locate(session).table
+    table = writer.database.locate(session).table
     return None if table is None else writer.database.definition.read(session, table)
 
 

@@ -19,6 +19,7 @@ from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.write.job import SqlWriter
+from spark_channel.connectors.sql.write.table_database import free_index_names
 from spark_channel.errors import (
     ChannelError,
     JobFileError,
@@ -288,7 +289,7 @@ def lacks_of(
             target_name = writer.run(
                 TargetError,
                 "look",
-                lambda session: writer.database.definition.free_names(session, target.schema),
+                lambda session: free_index_names(writer.dialect, session, target.schema),
             )
             names.append(target_name)
         return names[0](name)

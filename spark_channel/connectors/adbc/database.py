@@ -34,19 +34,14 @@ from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
-from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, check_stored
-from spark_channel.connectors.sql.write.sessions import Tell, Verdict
+from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.table_database import (
-    TableCatalog,
     TableDatabase,
-    TablePlanning,
     TablePublisher,
-    default_commit,
     staged_tables,
-    sweep,
 )
 from spark_channel.connectors.sql.write.target_columns import merge_key
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
@@ -56,7 +51,7 @@ from spark_channel.errors import (
     SchemaError,
     TargetError,
 )
-from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 
 __all__ = ["AdbcDatabase"]
@@ -79,11 +74,9 @@ class AdbcDatabase(TableDatabase[AdbcSession]):
     dialect: AdbcDialect
 
     def __init__(self, options: AdbcWriteOptions) -> None:
-        super().__init__(options)
+        super().__init__(options, Traits(stages=options.makes_tables_in_transactions()))
         self.sql_name = options.sql_dialect()
         self.dialect = AdbcDialect(self.sql_name)
-        self.catalog = _Catalog(self)
-        self.planning = _Planning(self)
         self.stages = _Stages(self)
         self.publisher = _Publisher(self)
 
@@ -158,38 +151,32 @@ class AdbcDatabase(TableDatabase[AdbcSession]):
         """Names that differ in the case of A to Z are one."""
         return self.sql_name in ("sqlite", "duckdb")
 
-
-class _Catalog(TableCatalog[AdbcSession]):
-    def __init__(self, database: AdbcDatabase) -> None:
-        super().__init__(database)
-        self._adbc = database
-
     def locate(self, session: AdbcSession) -> WriteTarget:
-        schema, name = self._adbc.dialect.named(self._adbc.options.dbtable)
-        if self._adbc.sql_name != "postgres":
+        schema, name = self.dialect.named(self.options.dbtable)
+        if self.sql_name != "postgres":
             return self._look(session, schema, name)
-        text = self._adbc.dialect.place(schema, name)
+        text = self.dialect.place(schema, name)
         rows = session.rows(_FIND, (text,))
         if rows:
             schema, name = (str(value) for value in rows[0])
             table = session.table_schema(schema, name)
             if table is None:
                 raise TargetError(
-                    f"table {schema}.{name} exists, but {self._adbc.shown} does not report its columns"
+                    f"table {schema}.{name} exists, but {self.shown} does not report its columns"
                 )
             return WriteTarget(schema, name, f"{schema}.{name}", table)
         if schema is None and (schema := session.value("SELECT current_schema()::text")) is None:
             raise OptionError(
-                f"option 'dbtable' got {self._adbc.options.dbtable!r} without a schema, and the search path is empty: "
+                f"option 'dbtable' got {self.options.dbtable!r} without a schema, and the search path is empty: "
                 "name the schema",
                 option="dbtable",
-                got=self._adbc.options.dbtable,
+                got=self.options.dbtable,
             )
         return WriteTarget(schema, name, f"{schema}.{name}")
 
     def _look(self, session: AdbcSession, schema: str | None, name: str) -> WriteTarget:
         """By the name that the catalog has: one table has one claim, however it is spelled."""
-        if self._adbc.sql_name == "sqlite" and (schema or "").lower() == "main":
+        if self.sql_name == "sqlite" and (schema or "").lower() == "main":
             schema = None  # the driver's name for it
         table = session.table_schema(schema, name)
         if table is not None:
@@ -197,30 +184,16 @@ class _Catalog(TableCatalog[AdbcSession]):
             session.undo()
         space = schema or session.current_schema()
         # SQLite's and DuckDB's own connectors, which share the claims, leave "main" out.
-        label = (
-            name
-            if not space or (self._adbc.folds and space.lower() == "main")
-            else f"{space}.{name}"
-        )
-        return WriteTarget(schema or "", name, label, table, folds=self._adbc.folds)
-
-
-class _Planning(TablePlanning[AdbcSession]):
-    def __init__(self, database: AdbcDatabase) -> None:
-        super().__init__(database)
-        self._adbc = database
-
-    @property
-    def script_dialect(self) -> str:
-        return self._adbc.sql_name
+        label = name if not space or (self.folds and space.lower() == "main") else f"{space}.{name}"
+        return WriteTarget(schema or "", name, label, table, folds=self.folds)
 
     def check(self, context: WriteContext) -> None:
         commit = context.commit or ("job" if context.stream is not None else "task")
-        if commit == "job" and not self._adbc.options.makes_tables_in_transactions():
-            spoken = self._adbc.sql_name or "an unknown SQL"
+        if commit == "job" and not self.options.makes_tables_in_transactions():
+            spoken = self.sql_name or "an unknown SQL"
             mode = "a stream, which needs commit=job" if context.commit is None else "'job'"
             raise OptionError(
-                f"option 'commit' got {mode}; {self._adbc.shown} speaks {spoken}, "
+                f"option 'commit' got {mode}; {self.shown} speaks {spoken}, "
                 "whose CREATE TABLE may end the transaction that publishes staged rows: it takes 'task'. If the "
                 "database makes tables in transactions, name its SQL with 'dialect'",
                 option="commit",
@@ -233,7 +206,7 @@ class _Planning(TablePlanning[AdbcSession]):
         self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         table: pa.Schema | None = place.table
-        feed = self._adbc.options.write_mode == "apply"
+        feed = self.options.write_mode == "apply"
         fields = row_fields(plan.schema) if feed else list(plan.schema)
         names = self._names(table, fields)
         columns = tuple(
@@ -244,24 +217,20 @@ class _Planning(TablePlanning[AdbcSession]):
             place.schema,
             place.name,
             place.label,
-            self._adbc.dialect.place(place.schema, place.name),
+            self.dialect.place(place.schema, place.name),
             columns,
             key=merge_key(
-                self._adbc.options,
+                self.options,
                 names,
                 only_name,
-                self._adbc.options.dbtable,
+                self.options.dbtable,
                 None if table is None else (),
             ),
             operation=OPERATION if feed else None,
         )
         if target.key and table is not None:
-            check_unique(session, target, self._adbc.dialect)
+            check_unique(session, target, self.dialect)
         return replace(plan, target=target)
-
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        stages = self._adbc.options.makes_tables_in_transactions()
-        return default_commit(self._adbc.options, context) if stages else "task"
 
     def _names(self, table: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
         """The table's names of the rows' columns."""
@@ -272,7 +241,7 @@ class _Planning(TablePlanning[AdbcSession]):
             column_name = only_name(field.name, table.names)
             if column_name is None:
                 raise SchemaError(
-                    f"column {field.name!r} is not in table {self._adbc.options.dbtable!r}, "
+                    f"column {field.name!r} is not in table {self.options.dbtable!r}, "
                     f"which has {', '.join(table.names)}"
                 )
             names.append(column_name)
@@ -311,12 +280,6 @@ class _Stages:
                 _log.warning(
                     "staging table %s is in use, and stays for the next job to remove", name
                 )
-
-    def sweep(self, session: AdbcSession, plan: SqlPlan, claims: Claims) -> None:
-        sweep(self._adbc, self, session, plan, claims)
-
-    def end_sessions(self, session: AdbcSession, run: str) -> None:
-        pass
 
     def check(
         self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]

@@ -31,11 +31,7 @@ from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.file_database import (
-    FileDatabase,
-    FileDefinitions,
-    FilePlanning,
-)
+from spark_channel.connectors.sql.write.file_database import FileDatabase, FileDefinitions
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.write.refused_value import refused_value
@@ -159,15 +155,26 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
     beside = "log"
 
     def __init__(self, options: DuckdbWriteOptions) -> None:
-        traits = Traits(is_served=False, has_numbers=True, passes=Verdict.CONFLICT)
+        # Transactions of one process meet at their ends: the one that ends last is refused, and begins again.
+        retry = Retry(options.lock_timeout, first=0.02, longest=0.5)
+        traits = Traits(None, has_numbers=True, retry=retry, passes=Verdict.CONFLICT)
         super().__init__(options, traits)
-        self.planning = _Planning(self)
         self.definition = _Definitions(self, self._tried)
 
     def check_file(self) -> None:
         check_file(self.path, TargetError)
 
-    def new_place(self) -> tuple[str, str]:
+    def check(self, context: WriteContext) -> None:
+        if context.commit == "task":
+            raise OptionError(
+                "option 'commit' got 'task'; a DuckDB file is written in one transaction: it takes 'job'",
+                option="commit",
+                got="task",
+                takes="job",
+            )
+        super().check(context)
+
+    def new_place(self, session: DuckdbSession | None) -> tuple[str, str]:
         return name_readings(self.options.dbtable, "duckdb", "main")[-1]
 
     def _tried(
@@ -207,10 +214,6 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
     def insert_files(self, session: DuckdbSession, plan: SqlPlan, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
 
-    def retry(self, what: str) -> Retry:
-        """Transactions of one process meet at their ends: the one that ends last is refused, and begins again."""
-        return Retry(self.options.lock_timeout, first=0.02, longest=0.5, what=what)
-
     def open_file(
         self, path: Path, failure: type[TargetError], *, new: bool = False
     ) -> DuckdbSession:
@@ -239,18 +242,6 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
             return bool(session.rows(query, (name,)))
 
         return ClaimDialect(table=lambda name: f"main.{name}", exists=exists)
-
-
-class _Planning(FilePlanning[DuckdbSession]):
-    def check(self, context: WriteContext) -> None:
-        if context.commit == "task":
-            raise OptionError(
-                "option 'commit' got 'task'; a DuckDB file is written in one transaction: it takes 'job'",
-                option="commit",
-                got="task",
-                takes="job",
-            )
-        super().check(context)
 
 
 class _Definitions(FileDefinitions[DuckdbSession]):

@@ -21,6 +21,7 @@ from spark_channel.connectors.postgresql.catalog import (
     find_table,
     lacking,
     name_parts,
+    relation_names,
     same_table,
     table_names,
 )
@@ -399,6 +400,28 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     }
 
     index_name_bytes = 63
+
+    def name_parts(self, text: str) -> tuple[str | None, str]:
+        return name_parts(text) or (None, text)
+
+    def index_names(self, session: Session, schema: str) -> set[str]:
+        """Indexes, sequences and tables share their names."""
+        return relation_names(session, schema)
+
+    def half_built(self, session: Session, table: Table, names: Collection[str]) -> list[str]:
+        def is_left(index: str) -> bool:
+            stem, _, number = index.rpartition("_")  # where the name was taken, see `free_names`
+            most = self.index_name_bytes - len(f"_{number}")
+            stems = (name.encode()[:most].decode(errors="ignore") for name in names)
+            return index in names or (number.isdecimal() and stem in stems)
+
+        sql = literal_sql(self.place(table.schema, table.name))
+        invalid = session.rows(
+            "SELECT x.relname::text, i.indexrelid::regclass::text FROM pg_index i "  # noqa: S608 - quoted
+            f"JOIN pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = {sql}::regclass AND NOT i.indisvalid "
+            "AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)"
+        )
+        return [f"DROP INDEX CONCURRENTLY {index}" for name, index in invalid if is_left(name)]
 
     def beside_writers(self, statement: str) -> str:
         return _CREATE_INDEX.sub(r"\1CONCURRENTLY ", statement, count=1)

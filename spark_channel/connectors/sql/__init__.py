@@ -1,7 +1,7 @@
 """Databases: one reader, feed and splitter for all, and a package per database for its differences.
 
 A connector to another database subclasses `Dialect` (its SQL), `Session` (a connection) and `SqlReader`, which names
-both. One that writes subclasses `WriteDialect` and `WriteDatabase` too.
+both. One that writes subclasses `WriteDialect` and `TableDatabase` too.
 """
 
 from typing import TYPE_CHECKING

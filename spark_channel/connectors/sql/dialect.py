@@ -517,6 +517,12 @@ class WriteDialect(Dialect):
         """The names that a new index in `schema` must not have; () = an index shares names with its table alone."""
         return ()
 
+    def half_built(self, session: Session, table: Table, names: Collection[str]) -> list[str]:
+        """The statements that drop indexes of a table with these names, also numbered ones, that a build left which was
+        killed.
+        """
+        return []
+
     def beside_writers(self, statement: str) -> str:
         """CREATE INDEX as it builds beside those that write the table, where the database has such a form."""
         return statement
@@ -704,6 +710,15 @@ class WriteDialect(Dialect):
             OptionError: one that would leave the transaction in which they run.
         """
         return split_script(texts, option, self.sql)
+
+    def commits(self, texts: Iterable[str], option: str) -> bool:
+        """Whether a statement of `preSql` or `postSql` would commit the transaction in which it runs."""
+        return False
+
+    def name_parts(self, text: str) -> tuple[str | None, str]:
+        """The schema and the name that `text` names, or that a table gets which is made by this name."""
+        tree = statements.parsed_name(text, self.sql)
+        return (None, text) if tree is None else (tree.db or None, tree.name)
 
 
 def wrong_table_options(text: str, takes: str, advice: str = "") -> OptionError:

@@ -47,13 +47,13 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
     beside = "journal"
 
     def __init__(self, options: SqliteWriteOptions) -> None:
-        super().__init__(options, Traits(is_served=False))
+        super().__init__(options, Traits(server=None))
         self.definition = _Definitions(self, self._tried)
 
     def check_file(self) -> None:
         check_file(self.path, TargetError)
 
-    def new_place(self) -> tuple[str, str]:
+    def new_place(self, session: SqliteSession | None) -> tuple[str, str]:
         return "main", self._new_name()
 
     def _tried(

@@ -15,6 +15,7 @@ import pytest
 import spark_channel
 from spark_channel.connectors import WritePlan, load_reader
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
+from spark_channel.connectors.postgresql.write import database
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.transfers.plan import is_one_pass, rehearse
@@ -125,8 +126,7 @@ def test_a_run_that_is_overtaken_while_its_task_writes_adds_nothing(
 ) -> None:
     """A role that may not end the session of the run before leaves it to the claim."""
     if not is_ended:
-        stages = type(pg.writer("t").database.stages)
-        monkeypatch.setattr(stages, "end_sessions", lambda *_: None)
+        monkeypatch.setattr(database, "_end_sessions", lambda _run: None)
     _table(pg)
     writer, plan = _plan(pg, ("nightly", 1))
     task = writer.open(plan, 0, 0)

@@ -24,7 +24,6 @@ from spark_channel.connectors.sql import (
     WriteTarget,
 )
 from spark_channel.connectors.sql.dialect import marked
-from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
 from spark_channel.connectors.sql.write.table_loading import StageTable
@@ -100,9 +99,6 @@ class PlainDatabase(TableDatabase[Session]):
     options: PostgresWriteOptions
     dialect = PlainDialect()
     shown = "PostgreSQL"
-
-    def __init__(self, options: SqlWriteOptions) -> None:
-        super().__init__(options, new_place=self.new_place, stage_names=self.stage_names)
 
     def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
         return Session(self.options)

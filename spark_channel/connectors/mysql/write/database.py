@@ -24,6 +24,7 @@ from spark_channel.connectors.mysql.session import (
 )
 from spark_channel.connectors.mysql.types import parts
 from spark_channel.connectors.mysql.write.dialect import (
+    COMMITTING_WORDS,
     MysqlWriteDialect,
     check_one_zone,
     check_transactional,
@@ -37,7 +38,6 @@ from spark_channel.connectors.mysql.write.new_table import (
     without_refused_checks,
 )
 from spark_channel.connectors.mysql.write.publish import (
-    COMMITTING_WORDS,
     claims_of,
     drop_if_empty,
     drop_tables,
@@ -52,30 +52,26 @@ from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
-from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
-from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
+from spark_channel.connectors.sql.write.scripts import hold_appends
+from spark_channel.connectors.sql.write.sessions import Server, Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.table_database import (
-    TableCatalog,
     TableDatabase,
     TableDefinitions,
-    TablePlanning,
     TablePublisher,
-    default_commit,
     is_one_pass,
     make_table,
     one_pass_rows,
     staged_tables,
-    sweep,
     target_of,
 )
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.final_errors import of_input
-from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 
 __all__ = ["MysqlDatabase", "with_late_instants"]
@@ -86,7 +82,6 @@ _log = log_of(__name__)
 
 _DENIED = frozenset({1044, 1142, 1143, 1227})
 _ALTER_SECONDS = 30
-_SCRIPTS = ("preSql", "postSql")
 _ASSIGNS = re.compile(r"\bSET\b(?:[^;]*,)?\s*NEW\s*\.", re.IGNORECASE)
 
 
@@ -103,23 +98,17 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
     dialect: WriteDialect = MysqlWriteDialect()
 
     def __init__(self, options: MysqlWriteOptions) -> None:
-        super().__init__(options, _traits(options))
-        address_of(options)
-        self.catalog = TableCatalog(self, self.new_place)
-        self.planning = _Planning(self)
+        super().__init__(options, _traits(options, Server(address_of(options).host, self._health)))
         self.definition = _Definitions(self)
         self.stages = _Stages(self)
         self.publisher = _Publisher(self)
-
-    def resource_mark(self) -> str | None:
-        return address_of(self.options).host
 
     @property
     def shown(self) -> str:
         address = address_of(self.options)
         return f"{address.host}:{address.port}"
 
-    def health(self) -> Health:
+    def _health(self) -> Health:
         from spark_channel.connectors.mysql.health import MysqlHealth
 
         return MysqlHealth(self.options, TargetError, self.row_cost)
@@ -177,50 +166,19 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
             return replace(made, declared=declared, indexed=new.table.indexed)
         return at_once(made, new, self.options)
 
-
-def _traits(options: MysqlWriteOptions) -> Traits:
-    is_append = options.write_mode == "insert" and options.duplicates == "error"
-    by_task = options.commit == "task" and not options.tolerates_dirty_rows
-    return Traits(
-        overwrite_drops=False,
-        one_pass_rows=one_pass_rows(options) if options.duplicates == "error" else None,
-        task_seconds=TASK_SECONDS if is_append and by_task else None,
-    )
-
-
-class _Planning(TablePlanning[MysqlWriteSession]):
-    def __init__(self, database: MysqlDatabase) -> None:
-        super().__init__(database)
-        self._mysql = database
-
     def check(self, context: WriteContext) -> None:
-        _check_scripts(self._mysql.options, TRANSACTION_WORDS)
-
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        """`task` also for an append whose scripts hold DDL: it commits, so nothing else is in its transaction."""
-        commits = next(
-            (name for name in _SCRIPTS if _script_commits(self._mysql.options, name)), None
-        )
-        if commits is None or context.overwrite or context.stream is not None:
-            return default_commit(self._mysql.options, context)
-        _log.warning(
-            "job %s: option %r holds a statement that commits in MySQL, so each task's rows stay when the job fails "
-            "(commit=task). For all rows or none, write it without DDL: DELETE instead of TRUNCATE",
-            context.job,
-            commits,
-        )
-        return "task"
+        _check_scripts(self.options, TRANSACTION_WORDS)
 
     def match(
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         if plan.commit == "job":
-            _check_scripts(self._mysql.options, COMMITTING_WORDS)
+            _check_scripts(self.options, COMMITTING_WORDS)
         has_triggers = False
         if isinstance(place.table, MysqlTable) and not place.table.is_view:
             check_transactional(session, place.table)
             has_triggers = _find_triggers(session, place.table)
-        target = self._mysql.target(plan, place)
+        target = self.target(plan, place)
         if target.create is not None and not target.key:
             _check_key_not_required(session, target)
         is_one_pass = not has_triggers and self._is_one_pass(plan, place.table, context)
@@ -230,7 +188,19 @@ class _Planning(TablePlanning[MysqlWriteSession]):
     def _is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
         """Not where the server computes values: its warnings of them are not of the rows, and LOAD DATA only warns."""
         is_plain = table is not None and not any(each.generated for each in table.columns)
-        return is_plain and is_one_pass(self._mysql.traits, plan, table, context)
+        return is_plain and is_one_pass(self.traits, plan, table, context)
+
+
+def _traits(options: MysqlWriteOptions, server: Server) -> Traits:
+    is_append = options.write_mode == "insert" and options.duplicates == "error"
+    by_task = options.commit == "task" and not options.tolerates_dirty_rows
+    return Traits(
+        server,
+        holds_appends=True,
+        overwrite_drops=False,
+        one_pass_rows=one_pass_rows(options) if options.duplicates == "error" else None,
+        task_seconds=TASK_SECONDS if is_append and by_task else None,
+    )
 
 
 class _Definitions(TableDefinitions[MysqlWriteSession]):
@@ -283,17 +253,13 @@ class _Definitions(TableDefinitions[MysqlWriteSession]):
         what = f"sequence of {column.name}"
         return new.with_carried([AutoIncrement(what, (), column.name, sequence.following)])
 
-    def alter(self, session: MysqlWriteSession, statement: str) -> None:
-        session.execute(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
-        try:
-            session.execute(statement)
-        finally:
-            session.execute("SET SESSION lock_wait_timeout = DEFAULT")
-
     @contextmanager
-    def altering(self, session: MysqlWriteSession, place: WriteTarget) -> Iterator[None]:
+    def altering(
+        self, session: MysqlWriteSession, alone: WriteTarget | None = None
+    ) -> Iterator[None]:
         """DDL commits, so the lock of publishes is what keeps other writes out."""
-        hold(session, table_lock(place.label))
+        if alone is not None:
+            hold(session, table_lock(alone.label))
         session.execute(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
         try:
             yield
@@ -328,12 +294,6 @@ class _Stages:
                 "staging %s stays until a later job removes it: a transaction still uses it", table
             )
 
-    def sweep(self, session: MysqlWriteSession, plan: SqlPlan, claims: Claims) -> None:
-        sweep(self._mysql, self, session, plan, claims)
-
-    def end_sessions(self, session: MysqlWriteSession, run: str) -> None:
-        pass  # each attempt ends those before it, by their locks
-
     def check(
         self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
     ) -> list[tuple[str, int]]:
@@ -350,7 +310,7 @@ class _Publisher(TablePublisher[MysqlWriteSession]):
         self, session: MysqlWriteSession, plan: SqlPlan, tell: Tell, *, publishes: bool
     ) -> Iterator[None]:
         with self._alone(session, plan, create=not publishes or plan.commit == "job"):
-            if not publishes and self._pre_sql_commits:
+            if not publishes and self._mysql.dialect.commits(self._mysql.options.pre_sql, "preSql"):
                 self._run_pre_sql(session, plan)
             yield
 
@@ -360,14 +320,8 @@ class _Publisher(TablePublisher[MysqlWriteSession]):
         if claims.fence(plan.claim).state == "open":
             for statement in self._mysql.dialect.script(self._mysql.options.pre_sql, "preSql"):
                 with in_transaction(self._mysql, session):
-                    self.hold(session, plan, claims)
+                    hold_appends(self._mysql, plan, claims)
                     session.execute(statement)
-
-    def hold(self, session: MysqlWriteSession, plan: SqlPlan, claims: Claims) -> None:
-        """A DELETE waits for the first row of an append in one pass, and then misses those that came before it."""
-        options = self._mysql.options
-        if options.pre_sql or options.post_sql or options.write_mode == "apply":
-            claims.hold_table(plan.claim)
 
     def publish(
         self, session: MysqlWriteSession, plan: SqlPlan, staged: list[tuple[str, int]]
@@ -398,35 +352,6 @@ class _Publisher(TablePublisher[MysqlWriteSession]):
             if made:
                 drop_if_empty(session, target)
             raise
-
-    def script(
-        self,
-        session: MysqlWriteSession,
-        texts: Sequence[str],
-        option: str,
-        *,
-        written: bool = False,
-    ) -> None:
-        """DDL, which only `commit=task` accepts, commits: in `preSql` it ran before the transaction (`around`), in
-        `postSql` that is complete.
-        """
-        if option == "preSql" and self._pre_sql_commits:
-            return
-        if not (written and _commits(texts, option)):
-            super().script(session, texts, option, written=written)
-            return
-        for statement in self._mysql.dialect.script(texts, option):
-            session.execute(statement)
-
-    @property
-    def _pre_sql_commits(self) -> bool:
-        """It holds DDL, which would commit the transaction that makes the table ready before it is complete."""
-        return _script_commits(self._mysql.options, "preSql")
-
-
-def _script_commits(options: MysqlWriteOptions, option: str) -> bool:
-    pre = option == "preSql"
-    return _commits(options.pre_sql if pre else options.post_sql, option)
 
 
 def _check_scripts(options: MysqlWriteOptions, forbidden: frozenset[str]) -> None:
@@ -492,11 +417,3 @@ def _find_triggers(session: MysqlWriteSession, table: MysqlTable) -> bool:
             ", ".join(names),
         )
     return bool(found)
-
-
-def _commits(texts: Sequence[str], option: str) -> bool:
-    try:
-        split_script(texts, option, "mysql", COMMITTING_WORDS)
-    except OptionError:
-        return True
-    return False

@@ -1,7 +1,7 @@
 """MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, cast
 
@@ -40,11 +40,17 @@ from spark_channel.connectors.sql.catalog import (
 )
 from spark_channel.connectors.sql.dialect import WriteDialect, misfit, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.session import TRANSACTION_WORDS, Session, split_script
 from spark_channel.connectors.sql.write.publish import reached_by_delete
-from spark_channel.errors import SchemaError, TargetError
+from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["MysqlWriteDialect", "check_one_zone", "check_transactional", "staged_columns"]
+__all__ = [
+    "COMMITTING_WORDS",
+    "MysqlWriteDialect",
+    "check_one_zone",
+    "check_transactional",
+    "staged_columns",
+]
 
 _REACHES = """
 SELECT r.constraint_name, r.constraint_schema, r.table_name, r.delete_rule,
@@ -126,6 +132,30 @@ def check_one_zone(target: TargetTable) -> None:
             f"column {local.name!r} is a local time for the TIMESTAMP column {local.target!r}, and column "
             f"{instant.name!r} is an instant: they cannot be written together. Cast one of them in the source"
         )
+
+
+COMMITTING_WORDS = TRANSACTION_WORDS | {
+    "ALTER",
+    "ANALYZE",
+    "CHANGE",
+    "CHECK",
+    "CREATE",
+    "DROP",
+    "FLUSH",
+    "GRANT",
+    "INSTALL",
+    "LOCK",
+    "OPTIMIZE",
+    "RENAME",
+    "REPAIR",
+    "RESET",
+    "REVOKE",
+    "STOP",
+    "TRUNCATE",
+    "UNINSTALL",
+    "UNLOCK",
+}
+"""First words of statements that commit the transaction in which they run."""
 
 
 class MysqlWriteDialect(MysqlDialect, WriteDialect):
@@ -356,6 +386,13 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
             f"{self.quoted(column.name)} {column.declared}{rest.replace(' NOT NULL', ' NULL', 1)}"
         )
         return (f"ALTER TABLE {table} MODIFY COLUMN {made}",)
+
+    def commits(self, texts: Iterable[str], option: str) -> bool:
+        try:
+            split_script(texts, option, self.sql, COMMITTING_WORDS)
+        except OptionError:
+            return True
+        return False
 
     def stated(self, constraint: ConstraintDefinition, name: str, table: str, indexed: str) -> str:
         """`text` of an index has its name, which is the table's alone."""

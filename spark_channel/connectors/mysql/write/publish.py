@@ -17,7 +17,6 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.pacing import WritePacer
-from spark_channel.connectors.sql.session import TRANSACTION_WORDS
 from spark_channel.connectors.sql.write.claim_tables import (
     CLAIMS,
     PLANS,
@@ -31,7 +30,6 @@ from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.plain_text import log_of
 
 __all__ = [
-    "COMMITTING_WORDS",
     "IGNORING",
     "PIECE_SECONDS",
     "check_affected",
@@ -114,28 +112,6 @@ def drop_tables(session: MysqlWriteSession, tables: Sequence[str]) -> list[str]:
 # Inserts staged rows into the table, inside the caller's transaction.
 
 
-COMMITTING_WORDS = TRANSACTION_WORDS | {
-    "ALTER",
-    "ANALYZE",
-    "CHANGE",
-    "CHECK",
-    "CREATE",
-    "DROP",
-    "FLUSH",
-    "GRANT",
-    "INSTALL",
-    "LOCK",
-    "OPTIMIZE",
-    "RENAME",
-    "REPAIR",
-    "RESET",
-    "REVOKE",
-    "STOP",
-    "TRUNCATE",
-    "UNINSTALL",
-    "UNLOCK",
-}
-"""First words of statements that commit the transaction in which they run."""
 IGNORING = "INSERT IGNORE"
 _log = log_of(__name__)
 _MERGED = "spark_channel_merged"

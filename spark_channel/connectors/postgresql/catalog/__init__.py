@@ -11,6 +11,7 @@ from spark_channel.connectors.postgresql.catalog.tables import (
     find_table,
     lacking,
     name_parts,
+    relation_names,
     same_table,
     table_names,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "lacking",
     "name_parts",
     "oldest_of",
+    "relation_names",
     "retained_logs",
     "same_table",
     "table_names",

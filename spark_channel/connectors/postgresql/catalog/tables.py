@@ -25,11 +25,20 @@ __all__ = [
     "find_table",
     "lacking",
     "name_parts",
+    "relation_names",
     "same_table",
     "table_names",
 ]
 
 
+_RELATIONS = """
+SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {schema} AND c.oid NOT IN (
+  SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = {dropped}
+  UNION ALL SELECT d.objid FROM pg_catalog.pg_depend d WHERE d.refobjid = {dropped}
+    AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.deptype IN ('a', 'i'))
+"""
+"""The names of tables, indexes and sequences, but for those that go with a table that an overwrite drops."""
 _COLUMNS = """
 SELECT json_agg(json_build_array(
   a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
@@ -263,6 +272,10 @@ class PgTable(catalog.Table):
         )
 
     @property
+    def is_inherited(self) -> bool:
+        return self.is_parent and not self.is_divided
+
+    @property
     def only(self) -> str:
         """What precedes the table's name in a statement that changes its rows: those of others stay."""
         return "" if self.kind != "r" or self.is_divided else "ONLY "
@@ -285,6 +298,13 @@ def name_parts(text: str) -> tuple[str | None, str] | None:
     if tree is None:
         return None
     return (_folded(tree.args["db"]) if tree.args.get("db") else None), _folded(tree.this)
+
+
+def relation_names(session: Session, schema: str, dropped: PgTable | None = None) -> set[str]:
+    """The names that no index or sequence of a new table in `schema` may have."""
+    oid = 0 if dropped is None else dropped.oid
+    rows = session.rows(_RELATIONS.format(schema=literal_sql(schema), dropped=oid))
+    return {str(name) for (name,) in rows}
 
 
 def _folded(name: "exp.Identifier") -> str:

@@ -1,9 +1,9 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -11,7 +11,12 @@ from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.session_pool import ThreadSession
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts, table_sql
+from spark_channel.connectors.postgresql.catalog import (
+    PgTable,
+    find_table,
+    relation_names,
+    table_sql,
+)
 from spark_channel.connectors.postgresql.catalog.tables import look_up
 from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import (
@@ -38,7 +43,6 @@ from spark_channel.connectors.postgresql.write.new_table import (
     counted_on,
     counts_of,
     keyed,
-    relation_names,
     tried,
     with_numbers,
 )
@@ -56,20 +60,16 @@ from spark_channel.connectors.postgresql.write.publish import (
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
-from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
+from spark_channel.connectors.sql.write.sessions import Server, Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.table_database import (
-    TableCatalog,
     TableDatabase,
     TableDefinitions,
-    TablePlanning,
     TablePublisher,
     is_one_pass,
     one_pass_rows,
-    sweep,
 )
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
@@ -98,25 +98,19 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
     dialect = DIALECT
 
     def __init__(self, options: PostgresWriteOptions) -> None:
-        super().__init__(options, _traits(options))
-        self.catalog = _Catalog(self, self.new_place)
-        self.planning = _Planning(self)
+        self.kept: ThreadSession[PgWriteSession] = ThreadSession()
+        host = options.address.parameters.get("host")
+        server = Server(host, self._health, self.kept.keeping)
+        super().__init__(options, _traits(options, server))
         self.definition = _Definitions(self)
         self.stages = _Stages(self)
         self.publisher = _Publisher(self)
-        self.kept: ThreadSession[PgWriteSession] = ThreadSession()
-
-    def keeping(self) -> AbstractContextManager[None]:
-        return self.kept.keeping()
 
     @property
     def shown(self) -> str:
         return self.options.address.shown
 
-    def resource_mark(self) -> str | None:
-        return self.options.address.parameters.get("host")
-
-    def health(self) -> Health:
+    def _health(self) -> Health:
         from spark_channel.connectors.postgresql.health import PostgresHealth
 
         return PostgresHealth(self.options, TargetError, self.row_cost)
@@ -171,36 +165,6 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
     def way(self, claim: TaskClaim[PgWriteSession], *, stages: bool = True) -> Way[PgWriteSession]:
         return postgres_way(self, claim, stages=stages)
 
-
-def _traits(options: PostgresWriteOptions) -> Traits:
-    by_task = options.commit == "task" or options.tolerates_dirty_rows
-    return Traits(
-        native_system=SYSTEM,
-        stages_with_claim=True,
-        has_numbers=True,
-        inherits=True,
-        looks_up=True,
-        one_pass_rows=one_pass_rows(options),
-        task_seconds=TASK_SECONDS if by_task else None,
-    )
-
-
-class _Catalog(TableCatalog[PgWriteSession]):
-    def ledger_names(self, text: str) -> tuple[str | None, str]:
-        return name_parts(text) or (None, text)
-
-    def look_up(self, session: PgWriteSession, names: Sequence[str]) -> None:
-        look_up(session, names)
-
-    def is_parent(self, table: Any) -> bool:
-        return isinstance(table, PgTable) and table.is_parent and not table.is_divided
-
-
-class _Planning(TablePlanning[PgWriteSession]):
-    def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(database)
-        self._pg = database
-
     def match(
         self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> PostgresPlan:
@@ -209,23 +173,38 @@ class _Planning(TablePlanning[PgWriteSession]):
         own = PostgresPlan(
             **{**vars(plan), "native": False, "target": target, "alone": context.alone}
         )
-        if (table := _kept(self._pg.options, place, plan)) is not None:
-            return _matched(self._pg, own, table, context)
-        if self._pg.options.write_mode == "apply" and plan.commit == "job":
+        if (table := _kept(self.options, place, plan)) is not None:
+            return _matched(self, own, table, context)
+        if self.options.write_mode == "apply" and plan.commit == "job":
             raise TargetError(
                 f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
             )
         if own.new_table is not None and own.new_table.table is not None:
             return self._as_tried(own, own.new_table.table, context)
-        create_statement(sql, plan.schema, self._pg.options)
+        create_statement(sql, plan.schema, self.options)
         return own
 
     def _as_tried(self, plan: PostgresPlan, table: Table, context: WriteContext) -> PostgresPlan:
         """The plan of a new table that has been tried."""
         assert isinstance(table, PgTable)
-        own = _matched(self._pg, plan, table, context, plan.place.name)
+        own = _matched(self, plan, table, context, plan.place.name)
         casts = any(column.cast for column in written_columns(own.target))
         return replace(own, stages_apart=casts and not own.native)
+
+
+def _traits(options: PostgresWriteOptions, server: Server) -> Traits:
+    by_task = options.commit == "task" or options.tolerates_dirty_rows
+    return Traits(
+        server,
+        native_system=SYSTEM,
+        ends_sessions=_end_sessions,
+        stages_with_claim=True,
+        has_numbers=True,
+        inherits=True,
+        look_up=look_up,
+        one_pass_rows=one_pass_rows(options),
+        task_seconds=TASK_SECONDS if by_task else None,
+    )
 
 
 def _matched(
@@ -273,6 +252,16 @@ def _create_sql(options: PostgresWriteOptions, plan: PostgresPlan, place: str) -
     return create_statement(place, plan.schema, options)
 
 
+def _end_sessions(run: str) -> str | None:
+    name = f"spark-channel write {run}"
+    if len(name.encode()) >= _NAME_BYTES:
+        return None  # the server cuts longer ones, which another run could share
+    return (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
+        f"AND usename = session_user AND application_name = {literal_sql(name)}"
+    )
+
+
 class _Definitions(TableDefinitions[PgWriteSession]):
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database)
@@ -311,11 +300,6 @@ class _Definitions(TableDefinitions[PgWriteSession]):
             new = with_numbers(new, definition, place.schema, place.name, self._pg.options, name_of)
         return keyed(new, self._pg.options, self._pg.options.key_columns or ())
 
-    def free_names(self, session: PgWriteSession | None, schema: str) -> Callable[[str], str]:
-        """Indexes, sequences and tables share their names."""
-        assert session is not None
-        return free_names(relation_names(session, schema, None), DIALECT.index_name_bytes)
-
     def complete(self, session: PgWriteSession, target: TargetTable, tell: Tell) -> None:
         super().complete(session, target, tell)
         count(session, counts_of(target.steps, target.sql))
@@ -333,37 +317,13 @@ class _Definitions(TableDefinitions[PgWriteSession]):
     def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
         count_on(session, plan.numbers, plan.place.label)
 
-    def clear_builds(self, session: PgWriteSession, names: Collection[str]) -> None:
-        def is_left(index: str) -> bool:
-            stem, _, number = index.rpartition("_")  # where the name was taken, see `free_names`
-            most = DIALECT.index_name_bytes - len(f"_{number}")
-            stems = (name.encode()[:most].decode(errors="ignore") for name in names)
-            return index in names or (number.isdecimal() and stem in stems)
-
-        table = self._pg.catalog.locate(session).table
-        if table is None:
-            return
-        sql = literal_sql(DIALECT.place(table.schema, table.name))
-        invalid = session.rows(
-            "SELECT x.relname::text, i.indexrelid::regclass::text FROM pg_index i "  # noqa: S608 - quoted
-            f"JOIN pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = {sql}::regclass AND NOT i.indisvalid "
-            "AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)"
-        )
-        for name, index in invalid:
-            if is_left(name):
-                session.execute(f"DROP INDEX CONCURRENTLY {index}")
-
-    def alter(self, session: PgWriteSession, statement: str) -> None:
-        with session.transaction():
-            session.execute(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
-            session.execute(statement)
-
     @contextmanager
-    def altering(self, session: PgWriteSession, place: WriteTarget) -> Iterator[None]:
+    def altering(self, session: PgWriteSession, alone: WriteTarget | None = None) -> Iterator[None]:
         with session.transaction():
             session.execute(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
-            table = DIALECT.place(place.schema, place.name)
-            session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            if alone is not None:
+                table = DIALECT.place(alone.schema, alone.name)
+                session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
             yield
 
 
@@ -408,18 +368,6 @@ class _Stages:
                 _log.warning(
                     "staging table %s is in use, and stays for the next job to remove", name
                 )
-
-    def sweep(self, session: PgWriteSession, plan: SqlPlan, claims: Claims) -> None:
-        sweep(self._pg, self, session, plan, claims)
-
-    def end_sessions(self, session: PgWriteSession, run: str) -> None:
-        name = f"spark-channel write {run}"
-        if len(name.encode()) < _NAME_BYTES:
-            # The server cuts longer ones, which another run could share.
-            session.rows(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
-                f"AND usename = session_user AND application_name = {literal_sql(name)}"
-            )
 
     def check(
         self, session: PgWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]

@@ -36,7 +36,6 @@ __all__ = [
     "counts_of",
     "keyed",
     "refusal",
-    "relation_names",
     "tried",
     "untried",
     "with_numbers",
@@ -44,14 +43,6 @@ __all__ = [
 
 _log = log_of(__name__)
 
-_RELATIONS = """
-SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = {schema} AND c.oid NOT IN (
-  SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = {dropped}
-  UNION ALL SELECT d.objid FROM pg_catalog.pg_depend d WHERE d.refobjid = {dropped}
-    AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.deptype IN ('a', 'i'))
-"""
-"""The names of tables, indexes and sequences, but for those that go with a table that an overwrite drops."""
 _COUNT = """
 SELECT CASE WHEN f.is_past THEN q.seqrelid::pg_catalog.regclass::text END, f.behind::text, pg_catalog.setval(q.seqrelid,
   greatest(q.seqmin, least(n.following, q.seqmax))::bigint, n.following NOT BETWEEN q.seqmin AND q.seqmax)
@@ -79,13 +70,6 @@ class NumbersStep(DefinitionStep):
 def counts_of(steps: Iterable[DefinitionStep], table: str) -> list[str]:
     """What `count` takes after `steps` of a new table, which is SQL."""
     return [each.count.replace(TABLE, table) for each in steps if isinstance(each, NumbersStep)]
-
-
-def relation_names(session: PgWriteSession, schema: str, dropped: PgTable | None) -> set[str]:
-    """The names that no index or sequence of a new table in `schema` may have."""
-    oid = 0 if dropped is None else dropped.oid
-    rows = session.rows(_RELATIONS.format(schema=literal_sql(schema), dropped=oid))
-    return {str(name) for (name,) in rows}
 
 
 def keyed(new: NewTable, options: PostgresWriteOptions, own_key: Sequence[str]) -> NewTable:

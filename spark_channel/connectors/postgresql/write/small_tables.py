@@ -14,6 +14,7 @@ order, so that two groups do not wait for each other: the claims of streams by t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -42,11 +43,10 @@ from spark_channel.connectors.postgresql.write.new_table import (
     count_on,
     counted_on,
     counts_of,
-    relation_names,
     untried,
 )
 from spark_channel.connectors.sql.catalog import TABLE, TargetTable
-from spark_channel.connectors.sql.definition import NewTable, free_names
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
@@ -63,7 +63,7 @@ from spark_channel.connectors.sql.write.small_tables import (
     by_schema,
     database_of,
 )
-from spark_channel.connectors.sql.write.table_database import write_target
+from spark_channel.connectors.sql.write.table_database import free_index_names, write_target
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
@@ -165,7 +165,7 @@ class PostgresTogether(Together):
                 found = find_rows(session, names) if names else []
                 own = self._definitions(session, asked, found)
             targets: set[str] = set()
-            names_of = _FreeNames(session)
+            names_of = lru_cache(None)(partial(free_index_names, DIALECT, session))
             for table, row in zip(asked, found, strict=True):
                 with alone(table):
                     there = None if row is None else described(*row)
@@ -210,7 +210,11 @@ class PostgresTogether(Together):
         return dict(zip(there, defined(session, list(there.values())), strict=True))
 
     def _fully(
-        self, plan: _Plan, source: TableDefinition, own: TableDefinition | None, names: "_FreeNames"
+        self,
+        plan: _Plan,
+        source: TableDefinition,
+        own: TableDefinition | None,
+        names_of: Callable[[str], Callable[[str], str]],
     ) -> _Plan:
         """The plan, with what `createTable=full` asks for. `own`: how the table that is there is defined."""
         if own is not None:
@@ -222,7 +226,7 @@ class PostgresTogether(Together):
             source.with_keys_to_itself(),
             plan.source.schema,
             self._database.options,
-            names.in_schema(plan.place.schema),
+            names_of(plan.place.schema),
         )
         return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
 
@@ -354,20 +358,6 @@ def _script(tables: Sequence[SmallTable]) -> str:
             _log.info("table %s gets %s", table.plan.place.label, step.what)
             statements += [literal_sql(each) for each in step.on(table.plan.target.sql)]
     return f"BEGIN {' '.join(f'EXECUTE {each};' for each in statements)} END"
-
-
-class _FreeNames:
-    """The names that indexes and sequences of new tables get, one of each in a schema."""
-
-    def __init__(self, session: PgWriteSession) -> None:
-        self._session = session
-        self._by_schema: dict[str, Callable[[str], str]] = {}
-
-    def in_schema(self, schema: str) -> Callable[[str], str]:
-        if schema not in self._by_schema:
-            taken = relation_names(self._session, schema, None)
-            self._by_schema[schema] = free_names(taken, DIALECT.index_name_bytes)
-        return self._by_schema[schema]
 
 
 def _hold_time(until: float) -> None:

@@ -42,6 +42,11 @@ class Table:
         return f"{self.schema}.{self.name}" if self.schema else self.name
 
     @property
+    def is_inherited(self) -> bool:
+        """Other tables inherit from it, which keep their rows."""
+        return False
+
+    @property
     def no_key(self) -> str:
         """Why it has no `primary`, after its name."""
         return "has no primary key"

@@ -92,7 +92,7 @@ class Evolution(Generic[S]):
             SchemaError, TargetError, OptionError: the rows do not fit, or the table cannot get the columns `fields`.
         """
         if not fields:
-            return self._database.planning.match(session, plan, place, self._context)
+            return self._database.match(session, plan, place, self._context)
         added_columns(self._dialect, plan.schema, fields, self._options)
         names = {field.name for field in fields}
         rows = pa.schema([field for field in plan.schema if field.name not in names])
@@ -106,7 +106,7 @@ class Evolution(Generic[S]):
                 schema=pa.schema([native.schema.field(number) for number in numbers]),
                 types=tuple(native.types[number] for number in numbers),
             )
-        return self._database.planning.match(
+        return self._database.match(
             session, replace(plan, schema=rows), place, replace(self._context, native=native)
         )
 
@@ -140,7 +140,7 @@ class Evolution(Generic[S]):
             self._widen(session, place, column.name)
         for name in looser:
             self._loosen(session, place, name)
-        return replace(place, table=self._database.catalog.locate(session).table)
+        return replace(place, table=self._database.locate(session).table)
 
     def _widen(self, session: S, place: WriteTarget, name: str) -> None:
         """Widen one column. It is looked at again, where no other run can change it meanwhile: of two that widen it
@@ -154,7 +154,7 @@ class Evolution(Generic[S]):
 
         try:
             with self._database.definition.altering(session, place):
-                pair = narrow(self._database.catalog.locate(session))
+                pair = narrow(self._database.locate(session))
                 if pair is None:
                     return
                 column, declared = pair[0], pair[1].declared
@@ -194,7 +194,7 @@ class Evolution(Generic[S]):
         )
         try:
             with self._database.definition.altering(session, place):
-                if name in self._looser(self._database.catalog.locate(session)):
+                if name in self._looser(self._database.locate(session)):
                     for statement in self._dialect.loosen(session, table, column):
                         session.execute(statement)
         except TargetError as error:
@@ -211,11 +211,12 @@ class Evolution(Generic[S]):
     ) -> None:
         """Run a statement that another run may have run meanwhile."""
         try:
-            self._database.definition.alter(session, statement)
+            with self._database.definition.altering(session):
+                session.execute(statement)
         except ChannelError as error:
             if Verdict.LOST in self._database.verdict(error):
                 raise
-            if not is_left(self._database.catalog.locate(session)):
+            if not is_left(self._database.locate(session)):
                 return
             if not isinstance(error, TargetError) or Verdict.DENIED not in self._database.verdict(
                 error

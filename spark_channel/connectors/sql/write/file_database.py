@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.options import FileWriteOptions
-from spark_channel.connectors.sql.session import S, transaction
+from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_tables import STAGE, stage_prefix
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.file_loading import FileStaging
@@ -35,10 +34,8 @@ from spark_channel.connectors.sql.write.in_session import claims_at, in_transact
 from spark_channel.connectors.sql.write.plan import NOT_TAKEN, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Traits
 from spark_channel.connectors.sql.write.table_database import (
-    TableCatalog,
     TableDatabase,
     TableDefinitions,
-    TablePlanning,
     TablePublisher,
     target_of,
 )
@@ -78,8 +75,6 @@ class FileDatabase(TableDatabase[S]):
     def __init__(self, options: FileWriteOptions, traits: Traits) -> None:
         super().__init__(options, traits)
         self.path: Path = options.file
-        self.catalog = FileCatalog(self)
-        self.planning = FilePlanning(self)
         self.stages = FileStages(self)
         self.publisher = FilePublisher(self)
 
@@ -90,6 +85,24 @@ class FileDatabase(TableDatabase[S]):
     def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> S:
         return self.open_file(self.path, failure)
 
+    def check(self, context: WriteContext) -> None:
+        super().check(context)
+        if self.path.exists():
+            self.check_file()
+        _check_writable(self.path, self.dialect.product, self.beside)
+
+    def locate(self, session: S | None) -> WriteTarget:
+        """Without a session: before there is a file."""
+        table = None if session is None else self.dialect.find_table(session, self.options.dbtable)
+        schema, name = self.new_place(session) if table is None else (table.schema, table.name)
+        label = name if schema.lower() == "main" else f"{schema}.{name}"
+        return WriteTarget(schema, name, label, table, folds=True)
+
+    def match(
+        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        return FilePlan(**{**vars(plan), "target": target_of(self, plan, place)})
+
     @abstractmethod
     def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> S:
         """A session on `path`, which is made when it is not there."""
@@ -99,8 +112,8 @@ class FileDatabase(TableDatabase[S]):
         """Check that the file is a database that can be read."""
 
     @abstractmethod
-    def new_place(self) -> tuple[str, str]:
-        """The schema and name of a table that is to be made, by the options alone: the file may not be there yet."""
+    def new_place(self, session: S | None) -> tuple[str, str]:
+        """By the options alone: the file may not be there yet."""
 
     @abstractmethod
     def insert_files(self, session: S, plan: SqlPlan, files: Sequence[Path]) -> int:
@@ -109,10 +122,6 @@ class FileDatabase(TableDatabase[S]):
         Raises:
             TargetError: the database refused a row, or two rows have one key.
         """
-
-    def new_target(self) -> WriteTarget:
-        """The place of a table that is to be made."""
-        return file_target(*self.new_place())
 
     def staging_of(
         self, claim: TaskClaim[S], encode: Callable[[pa.RecordBatch, int], pa.RecordBatch]
@@ -137,6 +146,22 @@ class FileDatabase(TableDatabase[S]):
                 in_transaction(self, session),
             ):
                 claims_at(self, session, plan.place).fence(plan.claim)
+
+    def sweep(self, session: S, plan: SqlPlan, claims: Claims) -> None:
+        """See `sweep.sweep`."""
+        names = stages_beside(self.path)
+        orphans = names
+        if names:
+            with in_transaction(self, session):
+                orphans = claims.orphans(names, plan.claim, beat_of=self._beat)
+        for name in orphans:
+            if name.startswith(STAGE) and f"_{NOT_TAKEN}_" not in name.removeprefix(STAGE):
+                _remove(self.path, name)
+            else:  # without a claim: the directory itself shows whether its run lives
+                _remove_if_dead(self.path, name)
+
+    def _beat(self, name: str) -> str:
+        return Staging.beside(self.path, name).last_beat() or ""
 
     def remove_dead_staging(self) -> None:
         """Remove the staging of runs that are known to be dead."""
@@ -176,43 +201,6 @@ class FileDatabase(TableDatabase[S]):
                     f"the staging {plan.staging} of job {plan.job} was removed: "
                     "the job was aborted, or was taken for dead. Run it again"
                 ) from None
-
-
-def file_target(schema: str, name: str, table: Table | None = None) -> WriteTarget:
-    label = name if schema.lower() == "main" else f"{schema}.{name}"
-    return WriteTarget(schema, name, label, table, folds=True)
-
-
-class FileCatalog(TableCatalog[S]):
-    def __init__(self, database: FileDatabase[S]) -> None:
-        super().__init__(database)
-        self._files = database
-
-    def is_there(self) -> bool:
-        return self._files.path.exists()
-
-    def locate(self, session: S) -> WriteTarget:
-        table = self._files.dialect.find_table(session, self._files.options.dbtable)
-        if table is None:
-            return self._files.new_target()
-        return file_target(table.schema, table.name, table)
-
-
-class FilePlanning(TablePlanning[S]):
-    def __init__(self, database: FileDatabase[S]) -> None:
-        super().__init__(database)
-        self._files = database
-
-    def check(self, context: WriteContext) -> None:
-        super().check(context)
-        if self._files.path.exists():
-            self._files.check_file()
-        _check_writable(self._files.path, self._files.dialect.product, self._files.beside)
-
-    def match(
-        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        return FilePlan(**{**vars(plan), "target": target_of(self._files, plan, place)})
 
 
 class FileDefinitions(TableDefinitions[S]):
@@ -264,25 +252,6 @@ class FileStages(Generic[S]):
     def drop(self, session: S | None, place: WriteTarget, names: Sequence[str]) -> None:
         for name in names:
             Staging.beside(self._files.path, name).remove()
-
-    def sweep(self, session: S, plan: SqlPlan, claims: Claims) -> None:
-        path = self._files.path
-        names = stages_beside(path)
-        orphans = names
-        if names:
-            with transaction(session, self._files.dialect.begin):
-                orphans = claims.orphans(names, plan.claim, beat_of=self._beat)
-        for name in orphans:
-            if name.startswith(STAGE) and f"_{NOT_TAKEN}_" not in name.removeprefix(STAGE):
-                _remove(path, name)
-            else:  # without a claim: the directory itself shows whether its run lives
-                _remove_if_dead(path, name)
-
-    def _beat(self, name: str) -> str:
-        return Staging.beside(self._files.path, name).last_beat() or ""
-
-    def end_sessions(self, session: S, run: str) -> None:
-        pass
 
     def check(
         self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from spark_channel.connectors.base.contract import Receipt
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_RETRY_SECONDS = 60.0
 
 
 def in_session(
@@ -51,7 +53,7 @@ def in_session(
         return is_reached and database.traits.passes in database.verdict(error)
 
     try:
-        return database.retry(purpose).call(attempt, may_pass)
+        return retry(database, purpose).call(attempt, may_pass)
     except ChannelError:
         raise
     except Exception as error:  # what a lost connection raises need not be a TargetError
@@ -61,8 +63,11 @@ def in_session(
 
 
 def retry(database: WriteSessions[S], what: str) -> Retry:
-    """For as long as `retryTimeout` says."""
-    return database.retry(what)
+    """For as long as `retryTimeout` says, unless the database says otherwise."""
+    retries = database.traits.retry
+    if retries is None:
+        return Retry(getattr(database.options, "retry_timeout", _RETRY_SECONDS), what=what)
+    return replace(retries, what=what)
 
 
 @contextmanager

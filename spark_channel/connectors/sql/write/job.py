@@ -25,6 +25,7 @@ from spark_channel.connectors.base.definition import Defines
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.overlap import MOST_COUNTED, FreeConnections, Stored, counted
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import BY_ITSELF, S, split_script
 from spark_channel.connectors.sql.stored_tables import stored_in
@@ -33,7 +34,7 @@ from spark_channel.connectors.sql.write.attempt import open_attempt
 from spark_channel.connectors.sql.write.claim_tables import TASKS, is_own_table
 from spark_channel.connectors.sql.write.claim_taking import take
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import WriteDatabase, placed
+from spark_channel.connectors.sql.write.database import WriteDatabase, is_there, placed
 from spark_channel.connectors.sql.write.evolve import Evolution, with_wider
 from spark_channel.connectors.sql.write.in_session import (
     claims_at,
@@ -50,12 +51,14 @@ from spark_channel.connectors.sql.write.rights import (
     check_rights_of_table,
     lacking_to_write,
 )
+from spark_channel.connectors.sql.write.scripts import hold_appends, run_script
 from spark_channel.connectors.sql.write.sessions import Tell, Verdict, no_news
 from spark_channel.connectors.sql.write.source_definition import (
     TableRemarks,
     leave_builds,
     with_definition,
 )
+from spark_channel.connectors.sql.write.sweep import sweep
 from spark_channel.connectors.sql.write.target_columns import ColumnCheck, old_target
 from spark_channel.errors import (
     ChannelError,
@@ -109,27 +112,25 @@ class SqlWriter(Writer, Generic[S]):
 
     def check(self, context: WriteContext) -> None:
         """Before a session is opened: hold options and scripts to be usable."""
-        self.database.planning.check(context)
+        self.database.check(context)
 
     def exists(self) -> bool | None:
-        if not self.database.catalog.is_there():
+        if not is_there(self.database):
             return False
-        return self._look(lambda session: self.database.catalog.locate(session).table is not None)
+        return self._look(lambda session: self.database.locate(session).table is not None)
 
     def stored(self) -> Stored | None:
         return self._look(
-            lambda session: stored_at(self.database, session, self.database.catalog.locate(session))
+            lambda session: stored_at(self.database, session, self.database.locate(session))
         )
 
     def stored_in(self) -> Stored:
         """Where the tables of the target's schema are: see `stored.stored_in`."""
         dialect = self.database.dialect
-        if not self.database.catalog.is_there():
+        if not is_there(self.database):
             return Stored(dialect.sql, frozenset(), frozenset())
         return self._look(
-            lambda session: stored_in(
-                session, dialect, self.database.catalog.locate(session).schema
-            )
+            lambda session: stored_in(session, dialect, self.database.locate(session).schema)
         )
 
     def asks_reads(self, commit: CommitMode | None) -> bool:
@@ -137,18 +138,16 @@ class SqlWriter(Writer, Generic[S]):
 
     def is_parent(self) -> bool:
         return self.database.traits.inherits and self._look(
-            lambda session: self.database.catalog.is_parent(
-                self.database.catalog.locate(session).table
-            )
+            lambda session: getattr(self.database.locate(session).table, "is_inherited", False)
         )
 
     def look_up(self, names: Sequence[str]) -> None:
         """As that of a reader."""
-        if self.database.traits.looks_up:
-            self._look(lambda session: self.database.catalog.look_up(session, names))
+        if (look_up := self.database.traits.look_up) is not None:
+            self._look(lambda session: look_up(session, names))
 
     def free_connections(self) -> FreeConnections | None:
-        if not self.database.traits.is_served:
+        if self.database.traits.server is None:
             return None
         return self._look(lambda session: session.free_connections())
 
@@ -174,7 +173,7 @@ class SqlWriter(Writer, Generic[S]):
             place = placed(self.database, session)
             return 0 if place.table is None else self._counted(session, place)
 
-        return self._look(look) if self.database.catalog.is_there() else 0
+        return self._look(look) if is_there(self.database) else 0
 
     def foreign_content(self, schema: pa.Schema) -> str:
         def look(session: S) -> str:
@@ -194,7 +193,7 @@ class SqlWriter(Writer, Generic[S]):
             size = "all rows" if rows is None else counted(rows, "row")
             return f"{size} of a table that no job of spark-channel has claimed{columns}"
 
-        return self._look(look) if self.database.catalog.is_there() else ""
+        return self._look(look) if is_there(self.database) else ""
 
     def _counted(self, session: S, place: WriteTarget) -> int | None:
         """None: the role may not read the table."""
@@ -223,8 +222,8 @@ class SqlWriter(Writer, Generic[S]):
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> WritePlan | None:
         database = self.database
-        database.planning.check(context)
-        if not database.catalog.is_there():
+        database.check(context)
+        if not is_there(database):
             self._check_place(new_file.place(database))
             self._say(new_file.rehearse(database, context, schema))
             return None
@@ -247,10 +246,10 @@ class SqlWriter(Writer, Generic[S]):
             plan = evolution.match_without(session, plan, with_wider(place, wider), fields)
             stages, alters = commit == "job", bool(fields or wider)
             check_rights(database, session, place, overwrite=over, stages=stages, alters=alters)
-            is_there = place.table is not None and plan.target.sql and plan.target.names
-            if is_there and database.planning.script_dialect in _EXPLAINS_RIGHTS:
+            matches = place.table is not None and plan.target.sql and plan.target.names
+            if matches and database.dialect.sql in _EXPLAINS_RIGHTS:
                 session.execute(self._explained(plan))
-            return plan if is_there and database.traits.is_served else None
+            return plan if matches and database.traits.server is not None else None
 
         return self._look(look)
 
@@ -259,7 +258,7 @@ class SqlWriter(Writer, Generic[S]):
         columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
         nulls = ", ".join("NULL" for _ in plan.target.names)
         nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"  # noqa: S608 - no value in it
-        is_postgres = self.database.planning.script_dialect == "postgres"
+        is_postgres = self.database.dialect.sql == "postgres"
         override = "OVERRIDING SYSTEM VALUE " if is_postgres else ""
         return f"EXPLAIN INSERT INTO {plan.target.sql} ({columns}) {override}{nothing}"
 
@@ -272,7 +271,7 @@ class SqlWriter(Writer, Generic[S]):
         texts = self.options.start_sql
         if not texts:
             return
-        dialect = self.database.planning.script_dialect
+        dialect = self.database.dialect.sql
         statements, sent = split_script(texts, "startSql", dialect, why=BY_ITSELF), list[str]()
 
         def send(session: S) -> None:
@@ -290,8 +289,8 @@ class SqlWriter(Writer, Generic[S]):
     # 3. Prepare: the claim, and what tasks need
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
-        self.database.planning.check(context)
-        if not self.database.catalog.is_there() and context.commit != "task":
+        self.database.check(context)
+        if not is_there(self.database) and context.commit != "task":
             self._check_place(new_file.place(self.database))
             plan, remarks = new_file.prepare(self.database, context, schema)
             self._say(remarks)
@@ -338,7 +337,7 @@ class SqlWriter(Writer, Generic[S]):
         leave_builds(database, plan, place)
         # New columns before the match that counts on them, each in a transaction of its own, see `Evolution`.
         place = Evolution(database, context, schema).evolved(session, plan, place)
-        plan = database.planning.match(session, plan, place, context)
+        plan = database.match(session, plan, place, context)
         stages_with_claim = plan.commit == "job" and database.traits.stages_with_claim
 
         def stage(held: HeldClaim) -> None:
@@ -369,8 +368,8 @@ class SqlWriter(Writer, Generic[S]):
                 with around, in_transaction(database, session):
                     held, first = claims.make_ready(held, overwrite=plan.overwrite)
                     if first:
-                        database.publisher.hold(session, plan, claims)
-                        database.publisher.script(session, self.options.pre_sql, "preSql")
+                        hold_appends(database, plan, claims)
+                        run_script(database, session, self.options.pre_sql, "preSql")
                     plan, is_made = database.publisher.make_ready(
                         session, replace(plan, held=held), place, context, first=first
                     )
@@ -379,7 +378,7 @@ class SqlWriter(Writer, Generic[S]):
                     plan = database.stages.make(session, plan, place, context)
             overtaken = None  # from here on what it staged is removed
             # Last: this run's claim is there, so that a sweep beside this one keeps its staging.
-            database.stages.sweep(session, plan, claims)
+            sweep(database, session, plan, claims)
             return plan
         except BaseException:
             self._give_back(session, plan, overtaken)
@@ -408,7 +407,9 @@ class SqlWriter(Writer, Generic[S]):
                 place.label,
                 overtaken.owner,
             )
-            self.database.stages.end_sessions(session, overtaken.owner)
+            ends_sessions = self.database.traits.ends_sessions
+            if ends_sessions is not None and (statement := ends_sessions(overtaken.owner)):
+                session.rows(statement)
 
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
@@ -456,7 +457,8 @@ class SqlWriter(Writer, Generic[S]):
     # 4. The tasks
 
     def writing(self) -> AbstractContextManager[None]:
-        return self.database.keeping()
+        server = self.database.traits.server
+        return nullcontext() if server is None else server.keeping()
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         return open_attempt(self.database, own_plan(plan), task, attempt)
@@ -465,10 +467,12 @@ class SqlWriter(Writer, Generic[S]):
         return super().is_refusal(error) or Verdict.REFUSED_ROW in self.database.verdict(error)
 
     def health(self) -> Health | None:
-        return self.database.health()
+        server = self.database.traits.server
+        return None if server is None or server.health is None else server.health()
 
     def resource_mark(self) -> str | None:
-        return self.database.resource_mark()
+        server = self.database.traits.server
+        return None if server is None else server.resource_mark
 
     @property
     def task_seconds(self) -> float | None:
@@ -543,7 +547,7 @@ class SqlWriter(Writer, Generic[S]):
                     f"the task of job {plan.job} has a receipt, and has not published its rows: run the job again"
                 )
             # Then the table's lock, in the order of all other runs, so that two of them never wait in a circle.
-            database.publisher.hold(session, plan, claims)
+            hold_appends(database, plan, claims)
             if plan.commit == "job":
                 if (
                     plan.overwrite
@@ -551,14 +555,14 @@ class SqlWriter(Writer, Generic[S]):
                     claims.overwrite(plan.claim)
                 # Counted under the claim's lock, which a task that stages has to share: none is added afterwards.
                 staged = database.stages.check(session, plan, receipts)
-                database.publisher.script(session, self.options.pre_sql, "preSql")
+                run_script(database, session, self.options.pre_sql, "preSql")
                 if database.publisher.publish(session, plan, staged):
                     database.definition.complete(session, plan.target, tell)
             else:
                 claims.check_committed(plan.claim, receipts)
             note_published(database, session, plan, claims, receipts)
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
-            database.publisher.script(session, self.options.post_sql, "postSql", written=True)
+            run_script(database, session, self.options.post_sql, "postSql", written=True)
         return None
 
     def _commit_new_file(self, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
@@ -623,7 +627,7 @@ class SqlWriter(Writer, Generic[S]):
         if plan.published_at is not None:
             return None
         sql_plan = own_plan(plan)
-        if not (sql_plan.is_claimed and self.database.catalog.is_there()):
+        if not (sql_plan.is_claimed and is_there(self.database)):
             self._drop_staging(new_file.NO_SESSION, sql_plan)
             return []
         return self.run(
@@ -666,7 +670,7 @@ class SqlWriter(Writer, Generic[S]):
             place = placed(self.database, session)
             return claims_at(self.database, session, place).unfinished(place.claimed, context)
 
-        if not self.database.catalog.is_there():
+        if not is_there(self.database):
             return None
         return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
 
@@ -688,25 +692,25 @@ class SqlWriter(Writer, Generic[S]):
             progress = claims_at(self.database, session, place).progress(place.claimed, stream)
             return progress, place.table is not None
 
-        return self._look(ask) if self.database.catalog.is_there() else (None, False)
+        return self._look(ask) if is_there(self.database) else (None, False)
 
     def stream_note(self, stream: str) -> StreamNote | None:
         def ask(session: S) -> StreamNote | None:
             place = placed(self.database, session)
             return claims_at(self.database, session, place).noted(place.claimed, stream)
 
-        return self._look(ask) if self.database.catalog.is_there() else None
+        return self._look(ask) if is_there(self.database) else None
 
     def note_stream(self, stream: str, text: str) -> bool:
         self._forget(lambda claims, target: claims.note(target, stream, text))
         return True
 
     def forget_stream(self, stream: str) -> None:
-        if self.database.catalog.is_there():
+        if is_there(self.database):
             self._forget(lambda claims, target: claims.forget(target, stream))
 
     def end_stream(self, stream: str) -> None:
-        if self.database.catalog.is_there():
+        if is_there(self.database):
             self._forget(lambda claims, target: claims.drop(target, stream))
 
     def _forget(self, forget: Callable[[Claims, str], None]) -> None:
@@ -722,10 +726,10 @@ class SqlWriter(Writer, Generic[S]):
             place = placed(self.database, session)
             return claims_at(self.database, session, place).kept(place.claimed)
 
-        return self._look(ask) if self.database.catalog.is_there() else []
+        return self._look(ask) if is_there(self.database) else []
 
     def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
-        if not self.database.catalog.is_there():
+        if not is_there(self.database):
             return []
         # In one order of keys: two of these, or one beside `tidy`, wait for each other and never in a circle.
         ordered = sorted(claims, key=lambda claim: claim.key)
@@ -754,7 +758,7 @@ class SqlWriter(Writer, Generic[S]):
         database = self.database
 
         def work(session: S) -> None:
-            place = database.catalog.locate(session)
+            place = database.locate(session)
             context = WriteContext("numbers", definition=source)
             numbers = (
                 ()
@@ -773,12 +777,15 @@ class SqlWriter(Writer, Generic[S]):
         self.run(TargetError, "build", lambda session: session.execute(statement))
 
     def clear_builds(self, names: Sequence[str]) -> None:
-        """Drop indexes of the table with these names, also numbered ones, that a build left which was killed."""
-        self.run(
-            TargetError,
-            "clear builds",
-            lambda session: self.database.definition.clear_builds(session, names),
-        )
+        """See `WriteDialect.half_built`."""
+
+        def work(session: S) -> None:
+            table = self.database.locate(session).table
+            if isinstance(table, Table):
+                for statement in self.dialect.half_built(session, table, names):
+                    session.execute(statement)
+
+        self.run(TargetError, "clear builds", work)
 
 
 class _NotPublishedError(CommitError):

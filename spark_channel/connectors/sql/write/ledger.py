@@ -10,6 +10,7 @@ from spark_channel.connectors.sql.write.database import WriteDatabase, ledger_op
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.plan import WAYS, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
+from spark_channel.connectors.sql.write.scripts import default_commit
 from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import TargetError
 from spark_channel.options import CommitMode
@@ -81,7 +82,7 @@ def usual_commit(
     """`default_commit`, as far as the role's rights allow it where the ledger is optional."""
     if not place.has_ledger:
         return "task"
-    commit = database.planning.default_commit(place, context)
+    commit = default_commit(database, context)
     options = ledger_options(database.options)
     if commit == "task" or context.stream is not None or options is None:
         return commit

@@ -33,7 +33,7 @@ NO_SESSION: Any = None
 
 def place(database: WriteDatabase[S]) -> WriteTarget:
     """The place by the options alone."""
-    return _files(database).new_target()
+    return _files(database).locate(None)
 
 
 def rehearse(database: WriteDatabase[S], context: WriteContext, schema: pa.Schema) -> TableRemarks:
@@ -41,7 +41,7 @@ def rehearse(database: WriteDatabase[S], context: WriteContext, schema: pa.Schem
     target = place(database)
     plan = SqlPlan(context.job, schema, "job", place=target)
     plan, remarks = with_definition(database, None, plan, target, context)
-    database.planning.match(NO_SESSION, plan, target, context)
+    database.match(NO_SESSION, plan, target, context)
     return remarks
 
 
@@ -58,7 +58,7 @@ def prepare(
     )
     plan, remarks = with_definition(database, None, plan, target, context)
     leave_builds(database, plan, target)
-    plan = database.planning.match(NO_SESSION, plan, target, context)
+    plan = database.match(NO_SESSION, plan, target, context)
     files.remove_dead_staging()
     return database.stages.make(NO_SESSION, plan, target, context), remarks
 

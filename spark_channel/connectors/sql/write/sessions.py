@@ -1,15 +1,16 @@
 """What is needed of a database to work in its sessions: to open one, to judge its errors, to find claims by it."""
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
@@ -20,7 +21,7 @@ from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.errors import TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["Definition", "Tell", "Traits", "Verdict", "WriteSessions", "no_news"]
+__all__ = ["Definition", "Server", "Tell", "Traits", "Verdict", "WriteSessions", "no_news"]
 
 _S_contra = TypeVar("_S_contra", bound=BoundSession, contravariant=True)
 Tell = Callable[[str], object]
@@ -44,15 +45,32 @@ class Verdict(Flag):
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """What serves a database. See `Writer` for each."""
+
+    resource_mark: str | None = None
+    health: Callable[[], Health] | None = None
+    keeping: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
     """What is known of a database, or of its options, without asking it."""
 
+    server: Server | None = Server()
+    """None: the database is a file, which one process after another opens."""
     native_system: str = ""
     """See `Writer`."""
+    retry: Retry | None = None
+    """How work is done again after an error of `passes`; None = for as long as `retryTimeout` says."""
     passes: Verdict = Verdict.LOST
     """Errors after which work is done again on a new session."""
-    is_served: bool = True
-    """By a server, which bounds its connections; else it is a file."""
+    stages: bool = True
+    """Rows can be staged, and published by one transaction: `commit=job`."""
+    holds_appends: bool = False
+    """A statement of the user may see a part of an append in one pass, which is waited for."""
+    ends_sessions: Callable[[str], str | None] | None = None
+    """The statement that ends the sessions in which tasks of a run write: one that hangs would keep its locks."""
     stages_with_claim: bool = False
     """Staging is made in the transaction that takes the claim, and dropped in the one that publishes."""
     overwrite_drops: bool = True
@@ -60,9 +78,9 @@ class Traits:
     has_numbers: bool = False
     """`Definition.numbers` returns statements for some tables."""
     inherits: bool = False
-    """Other tables may inherit from one, see `Catalog.is_parent`."""
-    looks_up: bool = False
-    """`Catalog.look_up` remembers tables."""
+    """Other tables may inherit from one, see `Table.is_inherited`."""
+    look_up: Callable[[Any, Sequence[str]], None] | None = None
+    """Remembers what the catalog has of these tables, which the session then need not ask for one by one."""
     one_pass_rows: int | None = None
     """See `Writer`."""
     task_seconds: float | None = None
@@ -92,10 +110,6 @@ class Definition(Protocol[_S_contra]):
         """
         ...
 
-    def free_names(self, session: _S_contra | None, schema: str) -> Callable[[str], str]:
-        """What gives new indexes in `schema` names that are free."""
-        ...
-
     def complete(self, session: _S_contra, target: TargetTable, tell: Tell) -> None:
         """Give the table that was made the parts of its definition that follow its rows."""
         ...
@@ -112,16 +126,13 @@ class Definition(Protocol[_S_contra]):
         """Run the plan's `numbers` in the transaction that publishes; one that is refused does not fail it."""
         ...
 
-    def clear_builds(self, session: _S_contra, names: Collection[str]) -> None:
-        """Drop indexes of the table with these names, also numbered ones, that a build left which was killed."""
-        ...
+    def altering(
+        self, session: _S_contra, alone: WriteTarget | None = None
+    ) -> AbstractContextManager[None]:
+        """Around statements that change a definition, which wait for other sessions for a bounded time.
 
-    def alter(self, session: _S_contra, statement: str) -> None:
-        """Run a statement that changes the definition, and wait for other sessions for a bounded time."""
-        ...
-
-    def altering(self, session: _S_contra, place: WriteTarget) -> AbstractContextManager[None]:
-        """No other write of this package, and if possible no other session, changes the definition meanwhile."""
+        No other write of this package, and if possible no other session, changes that of the table `alone` meanwhile.
+        """
         ...
 
 
@@ -152,10 +163,6 @@ class WriteSessions(Protocol[S]):
 
     def verdict(self, error: BaseException) -> Verdict:
         """What the error says of the write."""
-        ...
-
-    def retry(self, what: str) -> Retry:
-        """For as long as `retryTimeout` says."""
         ...
 
     def claim_dialect(self, session: S, place: WriteTarget) -> ClaimDialect:

@@ -15,6 +15,7 @@ from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import claims_at
 from spark_channel.connectors.sql.write.plan import SqlPlan
+from spark_channel.connectors.sql.write.sweep import sweep as swept
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -91,6 +92,6 @@ def sweep(database: WriteDatabase[Any], session: Any, table: SmallTable) -> None
     held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
     try:
         claims = claims_at(database, session, plan.place)
-        database.stages.sweep(session, replace(plan, held=held), claims)
+        swept(database, session, replace(plan, held=held), claims)
     except TargetError as error:
         _log.warning("staging of earlier runs stays for now: %s", error)

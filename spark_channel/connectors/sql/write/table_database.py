@@ -1,31 +1,23 @@
 """The usual database: rows are staged in one table of the run by `WriteSession.load`, and merged by `Merge`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Generic
+from typing import ClassVar, Generic
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.health import Health, RowCost
-from spark_channel.connectors.base.session_pool import sessions
+from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, is_build, plain_new_table
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.session import S, run_in_transaction, transaction
-from spark_channel.connectors.sql.statements import parsed_name
+from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import (
-    Catalog,
-    Planning,
-    Publisher,
-    Stages,
-)
+from spark_channel.connectors.sql.write.database import Publisher, Stages
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import (
     Merge,
@@ -45,32 +37,25 @@ from spark_channel.connectors.sql.write.target_columns import new_target, old_ta
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
-from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
-from spark_channel.retry import Retry
 
 __all__ = [
     "StagedPublisher",
-    "TableCatalog",
     "TableDatabase",
     "TableDefinitions",
-    "TablePlanning",
     "TablePublisher",
     "TableStages",
-    "default_commit",
     "free_index_names",
     "is_one_pass",
     "make_table",
     "one_pass_rows",
-    "run_script",
     "staged_tables",
-    "sweep",
     "target_of",
     "write_target",
 ]
 
 _log = log_of(__name__)
-_RETRY_SECONDS = 60.0
 
 
 class TableDatabase(ABC, Generic[S]):
@@ -83,28 +68,16 @@ class TableDatabase(ABC, Generic[S]):
     options: SqlWriteOptions
     dialect: WriteDialect
     Merge: ClassVar[type[Merge]] = Merge
-    catalog: Catalog[S]
-    planning: Planning[S]
     definition: Definition[S]
     stages: Stages[S]
     publisher: Publisher[S]
 
-    def __init__(
-        self,
-        options: SqlWriteOptions,
-        traits: Traits | None = None,
-        *,
-        new_place: Callable[[S], tuple[str, str]] | None = None,
-        stage_names: Callable[[S, WriteTarget, str], list[str]] | None = None,
-    ) -> None:
-        """`new_place`: see `TableCatalog`, `stage_names`: see `TableStages`; of a database that has schemas."""
+    def __init__(self, options: SqlWriteOptions, traits: Traits | None = None) -> None:
         self.options, self.row_cost = options, RowCost()
         self.traits = Traits() if traits is None else traits
         self._table = StageTable(self, self.Merge)
-        self.catalog = TableCatalog(self, new_place)
-        self.planning = TablePlanning(self)
         self.definition = TableDefinitions(self)
-        self.stages = stages = TableStages(self, self._table, stage_names)
+        self.stages = stages = TableStages(self, self._table)
         self.publisher = StagedPublisher(self, self._table, stages)
 
     @property
@@ -120,94 +93,44 @@ class TableDatabase(ABC, Generic[S]):
     @abstractmethod
     def claim_dialect(self, session: S, place: WriteTarget) -> ClaimDialect: ...
 
-    def retry(self, what: str) -> Retry:
-        return Retry(getattr(self.options, "retry_timeout", _RETRY_SECONDS), what=what)
+    def new_place(self, session: S) -> tuple[str, str]:
+        """The schema and the name of a table that is to be made; "" = it has no schema."""
+        return "", self.options.dbtable
 
-    def way(self, claim: TaskClaim[S], *, stages: bool = True) -> Way[S]:
-        return table_way(self, claim, self._table)
-
-    def keeping(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def resource_mark(self) -> str | None:
-        return None
-
-    def health(self) -> Health | None:
-        return None
-
-
-def write_target(schema: str, name: str, table: Table | None = None) -> WriteTarget:
-    """The target of a write; `table`: as the catalog has it, None = it is not there."""
-    return WriteTarget(schema, name, f"{schema}.{name}" if schema else name, table)
-
-
-class TableCatalog(Generic[S]):
-    """`new_place`: the schema and the name of a table that is to be made; None = it has no schema."""
-
-    def __init__(
-        self,
-        database: WriteSessions[S],
-        new_place: Callable[[S], tuple[str, str]] | None = None,
-    ) -> None:
-        self._database, self._new_place = database, new_place
-
-    def is_there(self) -> bool:
-        return True
-
-    def locate(self, session: S) -> WriteTarget:
-        dbtable = self._database.options.dbtable
-        table = self._database.dialect.find_table(session, dbtable)
-        if table is not None:
-            return write_target(table.schema, table.name, table)
-        return write_target(
-            *(("", dbtable) if self._new_place is None else self._new_place(session))
-        )
-
-    def ledger_names(self, text: str) -> tuple[str | None, str]:
-        tree = parsed_name(text, self._database.dialect.sql)
-        return (None, text) if tree is None else (tree.db or None, tree.name)
-
-    def look_up(self, session: S, names: Sequence[str]) -> None:
-        pass
-
-    def is_parent(self, table: Any) -> bool:
-        return False
-
-
-class TablePlanning(Generic[S]):
-    def __init__(self, database: WriteSessions[S]) -> None:
-        self._database = database
-
-    @property
-    def script_dialect(self) -> str:
-        return self._database.dialect.sql
+    def stage_names(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
+        """See `Stages.names`."""
+        return [name for name in self.dialect.table_names(session) if name.startswith(beginning)]
 
     def check(self, context: WriteContext) -> None:
-        dialect, options = self._database.dialect, self._database.options
-        if dialect.ddl_commits and context.overwrite and not options.truncate:
+        if self.dialect.ddl_commits and context.overwrite and not self.options.truncate:
             raise OptionError(
-                f"option 'truncate' got false; {dialect.product} cannot drop a table, "
+                f"option 'truncate' got false; {self.dialect.product} cannot drop a table, "
                 "make it again and fill it in one transaction. Omit it, or drop the table first",
                 option="truncate",
                 got="false",
                 takes="true",
             )
-        dialect.script(options.pre_sql, "preSql")
-        dialect.script(options.post_sql, "postSql")
+        self.dialect.script(self.options.pre_sql, "preSql")
+        self.dialect.script(self.options.post_sql, "postSql")
 
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        return default_commit(self._database.options, context)
+    def locate(self, session: S) -> WriteTarget:
+        table = self.dialect.find_table(session, self.options.dbtable)
+        if table is None:
+            return write_target(*self.new_place(session))
+        return write_target(table.schema, table.name, table)
 
     def match(
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        return replace(plan, target=target_of(self._database, plan, place))
+        return replace(plan, target=target_of(self, plan, place))
+
+    def way(self, claim: TaskClaim[S], *, stages: bool = True) -> Way[S]:
+        return table_way(self, claim, self._table)
 
 
-def default_commit(options: SqlWriteOptions, context: WriteContext) -> CommitMode:
-    """`task` where the target judges refused rows one by one."""
-    is_tolerant = context.stream is None and options.tolerates_dirty_rows
-    return "task" if is_tolerant else "job"
+def write_target(schema: str, name: str, table: Table | None = None) -> WriteTarget:
+    """The target of a write; `table`: as the catalog has it, None = it is not there."""
+    return WriteTarget(schema, name, f"{schema}.{name}" if schema else name, table)
 
 
 def target_of(database: WriteSessions[S], plan: SqlPlan, place: WriteTarget) -> TargetTable:
@@ -245,15 +168,10 @@ def is_one_pass(traits: Traits, plan: SqlPlan, table: Table | None, context: Wri
 
 
 class TableStages(Generic[S]):
-    """One table for all attempts of a run. `names`: see `Stages`; None = as the dialect says."""
+    """One table for all attempts of a run."""
 
-    def __init__(
-        self,
-        database: WriteSessions[S],
-        table: StageTable[S],
-        names: Callable[[S, WriteTarget, str], list[str]] | None = None,
-    ) -> None:
-        self._database, self._table, self._names = database, table, names
+    def __init__(self, database: TableDatabase[S], table: StageTable[S]) -> None:
+        self._database, self._table = database, table
 
     def make(self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext) -> SqlPlan:
         # With commit=task, keys are compared in it.
@@ -267,10 +185,7 @@ class TableStages(Generic[S]):
             self._table.make(session, plan)
 
     def names(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
-        if self._names is not None:
-            return self._names(session, place, beginning)
-        names = self._database.dialect.table_names(session)
-        return [name for name in names if name.startswith(beginning)]
+        return self._database.stage_names(session, place, beginning)
 
     def drop(self, session: S, place: WriteTarget, names: Sequence[str]) -> None:
         for name in names:
@@ -285,12 +200,6 @@ class TableStages(Generic[S]):
                     "staging %s is gone, or stays until a later job removes it: %s", name, error
                 )
 
-    def sweep(self, session: S, plan: SqlPlan, claims: Claims) -> None:
-        sweep(self._database, self, session, plan, claims)
-
-    def end_sessions(self, session: S, run: str) -> None:
-        pass
-
     def check(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> int:
         counts = self._table.counts(session, plan)
         for receipt in receipts:
@@ -298,29 +207,6 @@ class TableStages(Generic[S]):
         for mark in counts:
             session.execute(self._table.forgets(plan, mark))
         return sum(receipt.rows for receipt in receipts)
-
-
-def sweep(
-    database: WriteSessions[S], stages: Stages[S], session: S, plan: SqlPlan, claims: Claims
-) -> None:
-    """Remove the staging of runs that were overtaken, have ended, or are known to be dead.
-
-    It is in one place for all tables of a schema, so one table of a run does it for those that follow.
-    """
-    place = plan.place
-    if not sessions.is_due(("sweep", database.shown, place.staging)):
-        return
-    names = stages.names(session, place, place.stage) if place.has_ledger else []
-    if not names:
-        return
-    with transaction(session, database.dialect.begin):
-        orphans = claims.orphans(names, plan.claim)
-    if orphans:  # a run that has just published removes its own
-        now = stages.names(session, place, place.stage)
-        orphans = [name for name in orphans if name in now]
-    for name in orphans:
-        _log.warning("removing orphaned staging %s", name)
-        stages.drop(session, place, [name])
 
 
 def staged_tables(
@@ -348,14 +234,6 @@ class TablePublisher(Generic[S]):
     @contextmanager
     def around(self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool) -> Iterator[None]:
         yield
-
-    def hold(self, session: S, plan: SqlPlan, claims: Claims) -> None:
-        pass
-
-    def script(
-        self, session: S, texts: Sequence[str], option: str, *, written: bool = False
-    ) -> None:
-        run_script(self._database.dialect, session, texts, option, written=written)
 
     def make_ready(
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
@@ -390,18 +268,6 @@ class StagedPublisher(TablePublisher[S]):
         is_made = self.ready(session, plan, empty=plan.overwrite)
         self._table.bring(session, plan, staged)
         return is_made
-
-
-def run_script(
-    dialect: WriteDialect, session: S, texts: Sequence[str], option: str, *, written: bool = False
-) -> None:
-    """See `Publisher.script`."""
-    statements = dialect.script(texts, option)
-    if dialect.has_savepoints:
-        run_in_transaction(session, statements, option, written=written)
-        return
-    for statement in statements:
-        session.execute(statement)
 
 
 def make_table(database: WriteSessions[S], session: S, target: TargetTable) -> bool:
@@ -451,9 +317,6 @@ class TableDefinitions(Generic[S]):
             is_typed=self._database.options.create_table_column_types is not None,
         )
 
-    def free_names(self, session: S | None, schema: str) -> Callable[[str], str]:
-        return free_index_names(self._database.dialect, session, schema)
-
     def complete(self, session: S, target: TargetTable, tell: Tell) -> None:
         for step in target.steps:
             _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
@@ -468,14 +331,8 @@ class TableDefinitions(Generic[S]):
     def count_on(self, session: S, plan: SqlPlan) -> None:
         pass
 
-    def clear_builds(self, session: S, names: Collection[str]) -> None:
-        pass
-
-    def alter(self, session: S, statement: str) -> None:
-        session.execute(statement)
-
     @contextmanager
-    def altering(self, session: S, place: WriteTarget) -> Iterator[None]:
+    def altering(self, session: S, alone: WriteTarget | None = None) -> Iterator[None]:
         with transaction(session, self._database.dialect.begin):
             yield
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, Writer, load_writer
+from spark_channel.connectors.sql.write.evolve import Evolution
 from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import OptionError, SchemaError, TargetError
@@ -104,10 +105,10 @@ def test_a_right_that_is_missing_is_told_with_the_statement(
 ) -> None:
     writer = writer_of(place, onschemachange="evolve")
 
-    def denied(_session: Any, _statement: str) -> None:
+    def denied(_session: Any, _alone: Any = None) -> None:
         raise TargetError("not the owner")
 
-    monkeypatch.setattr(writer.database.definition, "alter", denied)
+    monkeypatch.setattr(writer.database.definition, "altering", denied)
     monkeypatch.setattr(writer.database, "verdict", lambda _error: Verdict.DENIED)
     with pytest.raises(
         TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "
@@ -119,15 +120,15 @@ def test_a_column_that_another_run_has_just_added_is_taken(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = writer_of(place, onschemachange="evolve")
-    alter = writer.database.definition.alter
+    change = Evolution._change
     statements: list[str] = []
 
-    def twice(session: Any, statement: str) -> None:
+    def twice(self: Any, session: Any, statement: str, *more: Any) -> None:
         statements.append(statement)
         place.run(statement)
-        alter(session, statement)
+        change(self, session, statement, *more)
 
-    monkeypatch.setattr(writer.database.definition, "alter", twice)
+    monkeypatch.setattr(Evolution, "_change", twice)
     if place.kind == "duckdb":
         pytest.skip("one process at a time has the file")
     write(writer, "a", ROWS)
