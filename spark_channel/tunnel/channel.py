@@ -6,7 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -249,6 +249,20 @@ class FailurePolicy:
         return wait * (1 - _JITTER * self._random.random())
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A turn that waits until it is due."""
+
+    due: float
+    number: int
+    key: str
+    turn: Callable[[], float | None]
+    is_void: bool = False
+
+    def __lt__(self, other: "_Waiting") -> bool:
+        return (self.due, self.number) < (other.due, other.number)
+
+
 class TurnScheduler:
     """`threads` workers. A turn is a call that returns the seconds until its next one, or None for the end.
 
@@ -261,7 +275,8 @@ class TurnScheduler:
         self._failed = failed
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, int, str, Callable[[], float | None]]] = []
+        self._waiting: list[_Waiting] = []
+        self._by_key: dict[str, list[_Waiting]] = {}
         self._numbers = itertools.count()
         self._closed = False
         self._threads = [
@@ -276,20 +291,20 @@ class TurnScheduler:
     def add(self, key: str, turn: Callable[[], float | None], wait: float = 0.0) -> None:
         """Run `turn` for the first time in `wait` seconds."""
         with self._changed:
-            heapq.heappush(
-                self._waiting, (self._clock.now() + wait, next(self._numbers), key, turn)
-            )
+            self._push(_Waiting(self._clock.now() + wait, next(self._numbers), key, turn))
             self._changed.notify()
 
     def run_now(self, key: str) -> None:
         """Run the waiting turns of `key` now."""
         with self._changed:
-            self._waiting = [
-                (0.0 if name == key else due, number, name, turn)
-                for due, number, name, turn in self._waiting
-            ]
-            heapq.heapify(self._waiting)
+            for waiting in self._by_key.pop(key, ()):
+                self._push(replace(waiting, due=0.0))
+                waiting.is_void = True  # it stays where it is until it is due
             self._changed.notify_all()
+
+    def _push(self, waiting: "_Waiting") -> None:
+        heapq.heappush(self._waiting, waiting)
+        self._by_key.setdefault(waiting.key, []).append(waiting)
 
     def close(self, timeout: float | None = None) -> bool:
         """Begin no more turns, and wait for the running ones; False after `timeout` seconds. May be repeated."""
@@ -297,6 +312,7 @@ class TurnScheduler:
         with self._changed:
             self._closed = True
             self._waiting.clear()
+            self._by_key.clear()
             self._changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
@@ -327,10 +343,16 @@ class TurnScheduler:
             while not self._closed:
                 wait = None
                 if self._waiting:
-                    wait = self._waiting[0][0] - self._clock.now()
-                    if wait <= 0:
-                        _, _, key, turn = heapq.heappop(self._waiting)
-                        return key, turn
+                    wait = self._waiting[0].due - self._clock.now()
+                    if wait <= 0 or self._waiting[0].is_void:
+                        first = heapq.heappop(self._waiting)
+                        if first.is_void:
+                            continue
+                        of_key = self._by_key[first.key]
+                        of_key.remove(first)
+                        if not of_key:
+                            del self._by_key[first.key]
+                        return first.key, first.turn
                 self._clock.wait(self._changed, wait)
             return None
 
@@ -421,7 +443,6 @@ class ChannelRun:
     closed: bool = False
     until: Token | None = None
     paused: bool = False
-    idle: bool = False
     goal: StopPosition | None = None
     held_since: float | None = None
     parked_by: tuple[BaseException, str] | None = None

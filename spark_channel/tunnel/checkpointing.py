@@ -68,6 +68,8 @@ class ChannelTurns(ABC):
     _drained: bool
     _changed: threading.Condition
     """Guards the runs, and what follows."""
+    _idle_runs: set[str]
+    """The channels whose last look found no rows."""
     _over: bool
     _error: BaseException | None
     _parked_by: BaseException | None
@@ -165,7 +167,7 @@ class ChannelTurns(ABC):
             ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
             if ends or run.planned_sequence != sequence:
                 return 0.0
-            run.idle = False
+            self._idle_runs.discard(run.id)
             run.ranges.append(range_read)
             run.planned, run.planned_sequence = end, sequence + 1
         run.storing.ask()
@@ -208,7 +210,7 @@ class ChannelTurns(ABC):
                 wait,
             )
         with self._changed:
-            run.idle = False
+            self._idle_runs.discard(run.id)
             run.read_after = self._clock.now() + wait
         return wait
 

@@ -201,6 +201,10 @@ def _always(_rows: int, _nbytes: int) -> bool:
     return True
 
 
+def _nothing() -> None:
+    pass
+
+
 class DeliveryRows:
     """All rows of a range, or those of one `table` of it.
 
@@ -224,6 +228,8 @@ class DeliveryRows:
         self.lost: Exception | None = None
         self.rows = self.nbytes = 0
         self.waited = 0.0
+        self.check: Callable[[], None] = _nothing
+        """See `ChangeFeed.reading_ahead`; called at the end of the rows."""
         paid = share.filtered(self._keep)
         limiter: Limiter = paid if limit is None else CombinedLimiter([paid, limit])
         self.carrier = DataCarrier(1, capacity_rows, capacity_bytes, limiter=limiter)
@@ -282,6 +288,7 @@ class DeliveryRows:
         try:
             return self.carrier.channels[0].pull()
         except EndOfChannel:
+            self.check()
             return None
         finally:
             self.waited += time.perf_counter() - began
@@ -364,7 +371,7 @@ class RangeRead:
         """Read the range to its end; the processor gets an error of the reading."""
         schema = self._feed.schema()
         try:
-            with self._feed.reading() as read:
+            with self._feed.reading_ahead() as (read, check):
                 for split in self._splits:
                     batches = read(split)
                     with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
@@ -388,6 +395,7 @@ class RangeRead:
             with self._lock:
                 self._is_read = True
             for delivery in self._all():
+                delivery.check = check
                 delivery.carrier.close()
 
     def _timed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

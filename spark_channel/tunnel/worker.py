@@ -146,6 +146,7 @@ class TunnelWorker(ChannelTurns):
         """When the store had last heard of each client, at this client's first look."""
         self._is_asking = self._is_store_silent = False
         self._warned_of = ""
+        self._idle_runs: set[str] = set()
         self._over = False
         self._hurried = False
         self._error: BaseException | None = None
@@ -268,6 +269,7 @@ class TunnelWorker(ChannelTurns):
         self._end(error)
 
     def heartbeat_done(self) -> None:
+        self._stream.feed.rest()
         for channel in self._client.running():
             run = self._runs.get(channel.id)
             if run is not None and channel.until not in (None, run.until):  # it was split
@@ -310,6 +312,7 @@ class TunnelWorker(ChannelTurns):
             current = self._store.channel(self._record.name, channel.id)
             # A feed is used by one thread at a time: each run has its own.
             source = StreamSource(self._options)
+            source.feed.share(self._stream.feed)
             if not channel.is_base:
                 # The client that took the checkpoint may have ended before it settled.
                 source.feed.settle(current.token)
@@ -393,6 +396,7 @@ class TunnelWorker(ChannelTurns):
                 return False
             run.closed = True
             self._runs.pop(run.id, None)
+            self._idle_runs.discard(run.id)
             ranges = list(run.ranges)
             self._changed.notify_all()
         for range_read in ranges:
@@ -411,8 +415,11 @@ class TunnelWorker(ChannelTurns):
     def _idle(self, run: ChannelRun, sequence: int) -> None:
         """Called when no rows follow the range before `sequence`, which may have failed meanwhile."""
         with self._changed:
-            run.idle = not run.ranges and run.planned_sequence == sequence
-            asks = self._drained and all(other.idle for other in self._runs.values())
+            if not run.closed and not run.ranges and run.planned_sequence == sequence:
+                self._idle_runs.add(run.id)
+            else:
+                self._idle_runs.discard(run.id)
+            asks = self._drained and len(self._idle_runs) == len(self._runs)
         if asks:
             self._end_if_nothing_is_left()
 
@@ -443,7 +450,7 @@ class TunnelWorker(ChannelTurns):
                     silent = channel.client
                 continue
             run = self._runs.get(channel.id)
-            if run is None or not run.idle:
+            if run is None or run.id not in self._idle_runs:
                 return
             if channel.until not in (None, run.until):  # it was split: another one follows
                 run.until = channel.until
@@ -547,6 +554,7 @@ class TunnelWorker(ChannelTurns):
             )
         for run in list(self._runs.values()):
             self._shut(run)
+        self._stream.feed.rest(ends=True)
         self._call_at_end(self._client.close)
 
     def _call_at_end(self, call: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ start and closed at their end.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -367,6 +367,20 @@ class ChangeFeed(SplitReader):
         source. The default shares nothing.
         """
         return nullcontext()
+
+    def share(self, other: "ChangeFeed") -> None:
+        """Use the connections of `other`, a feed of the same source in another thread. The default has its own."""
+
+    def rest(self, *, ends: bool = False) -> None:
+        """Close shared connections that no feed has used for a while; `ends`: all. Called from time to time."""
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator[tuple[Read, Callable[[], None]]]:
+        """As `reading`, for rows that wait in memory: the second part is called when all of them are processed but for
+        the end of the last call of `read`, in any thread, and raises what is wrong with them.
+        """
+        with self.reading() as read:
+            yield read, lambda: None
 
     @abstractmethod
     def changes(self, after: Token, upto: Token) -> list[Split]:

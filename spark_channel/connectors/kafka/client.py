@@ -1,74 +1,36 @@
-"""Makes clients of librdkafka, turns their errors into spark-channel's, and asks the brokers for ranges of offsets."""
+"""Makes clients of librdkafka, and turns their errors into spark-channel's."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
-from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.connectors.kafka.options import (
-    EARLIEST,
-    LATEST,
-    KafkaAddress,
-    KafkaReadOptions,
-    KafkaWriteOptions,
-    Offsets,
-)
-from spark_channel.errors import ChannelError, OptionError, SourceError
-from spark_channel.final_errors import of_input
+from spark_channel.connectors.kafka.options import KafkaAddress, KafkaReadOptions, KafkaWriteOptions
+from spark_channel.errors import ChannelError, OptionError
 from spark_channel.plain_text import log_of
-from spark_channel.planning import Split
 
 __all__ = [
     "BrokerStatus",
-    "Edges",
-    "Part",
-    "Range",
-    "Topic",
-    "administrator",
     "consumer",
-    "edges_at",
     "ended",
     "error_of",
+    "is_leaderless",
     "is_passing",
-    "last_offsets",
     "member",
-    "offsets_at",
-    "partitions",
-    "planned",
-    "portions",
     "producer",
-    "ranges_of",
-    "settled_edges",
-    "splits_of",
-    "topics_of",
 ]
 
 _log = log_of(__name__)
 _T = TypeVar("_T")
 _FIRST, _LONGEST = 0.5, 5.0
 """Seconds of a request. One that waits does not notice what its client meets, such as a login that is refused."""
+_PAUSE = 0.05
+"""Seconds before a request is made again: an answer may come at once each time."""
 _LAST = 5.0
-_SETTLED = 2.0
-"""Seconds for the markers of a transaction to arrive. A commit returns before they are written."""
-_LOOK = 0.02
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What stands for the id of a topic whose brokers give none: those before 2.8."""
 _DENIED = frozenset(
     {
         "_AUTHENTICATION",
@@ -78,12 +40,17 @@ _DENIED = frozenset(
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     }
 )
-_OF_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED"})
-"""Answers about one topic, which the message names."""
 _SILENT = frozenset(
     {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL"}
 )
-_LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+_LEADERLESS = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "UNKNOWN_LEADER_EPOCH",
+        "FENCED_LEADER_EPOCH",
+    }
+)
 """While a partition's leader changes. The administrator's client does not ask again by itself."""
 
 
@@ -198,6 +165,7 @@ class BrokerStatus:
                 if not is_passing(error) or SYSTEM_CLOCK.now() >= end:
                     raise self.failed(error_of(error)) from error
                 step = min(_LONGEST, 2 * step)
+                self.serve(client, _PAUSE)
 
     def silent(self, what: str, waited: str) -> ChannelError:
         """Return the error for no answer within the seconds of an option; `waited` names both."""
@@ -255,14 +223,18 @@ def is_passing(error: BaseException) -> bool:
     return met.name() in _SILENT | _LEADERLESS or met.retriable()
 
 
-@contextmanager
+def is_leaderless(error: KafkaException) -> bool:
+    """Whether a partition's leader is another than its client knows, or none."""
+    return error_of(error).name() in _LEADERLESS
+
+
 def consumer(
     options: KafkaReadOptions,
     link: BrokerStatus,
     on_statistics: Callable[[dict[str, Any]], None] | None = None,
     **more: Any,
-) -> Iterator[Consumer]:
-    """A consumer without a group: the caller assigns its partitions, and it commits nothing.
+) -> Consumer:
+    """A consumer without a group: the caller assigns its partitions, closes it, and it commits nothing.
 
     `on_statistics` gets the client's statistics. They wait in memory while the reader is paused.
     """
@@ -274,8 +246,9 @@ def consumer(
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
-        # So long an empty answer takes, which says that the end of a partition is reached.
-        "fetch.wait.max.ms": 100,
+        # So long an empty answer takes, which says that the end of a partition is reached, and for which the fetches of
+        # the next range wait.
+        "fetch.wait.max.ms": 10,
         # A limit may hold the reader for longer than a group would allow.
         "max.poll.interval.ms": 86_400_000,
         **more,
@@ -286,11 +259,7 @@ def consumer(
             "statistics.interval.ms": int(seconds * 1_000),
             "stats_cb": lambda text: on_statistics(json.loads(text)),
         }
-    client = link.made(Consumer, settings)
-    try:
-        yield client
-    finally:
-        client.close()
+    return link.made(Consumer, settings)
 
 
 @contextmanager
@@ -346,285 +315,3 @@ def ended(client: Producer, link: BrokerStatus, *, hangs: bool = False) -> Itera
         # One that failed for good would warn that it cannot abort its transaction. Both end when they are freed.
         if not hangs and not link.is_dead:
             client.close()
-
-
-# Which records a read covers: ranges of offsets, as the brokers know them when the read is planned.
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Part = tuple[str, int]
-"""A topic, and the number of one of its partitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """What a topic was when its offsets were taken. Another topic of its name has other records at them."""
-
-    partitions: tuple[int, ...]
-    id: str
-    """Changes when the topic is deleted and created again. Empty: its brokers give none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Offsets of one partition, without `end`."""
-
-    topic: str
-    partition: int
-    begin: int
-    end: int
-    id: str = ""
-    """`Topic.id`. Empty: not known."""
-
-    @property
-    def size(self) -> int:
-        """The most records that it can have."""
-        return max(0, self.end - self.begin)
-
-    @property
-    def part(self) -> Part:
-        return self.topic, self.partition
-
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """The first offset that a partition has, and the one behind its last committed record."""
-
-    low: int
-    high: int
-
-
-def partitions(options: KafkaReadOptions, topics: Mapping[str, Topic]) -> list[Part]:
-    """
-    Raises:
-        OptionError: a partition that a topic does not have.
-    """
-    found: list[Part] = []
-    for topic in options.topic:
-        known = topics[topic].partitions
-        for number in options.partitions or ():
-            if number not in known:
-                raise OptionError(
-                    f"option 'partitions' names {number}; topic {topic!r} has the partitions 0 to {max(known)}",
-                    option="partitions",
-                    got=str(number),
-                )
-        found += [(topic, number) for number in options.partitions or known]
-    return found
-
-
-def administrator(link: BrokerStatus) -> AdminClient:
-    """A client for what consumers cannot ask."""
-    return link.made(AdminClient, {})
-
-
-def topics_of(link: BrokerStatus, client: AdminClient, names: Sequence[str]) -> dict[str, Topic]:
-    """
-    Raises:
-        SourceError: a topic that does not exist.
-    """
-    return {name: _topic_of(link, client, name) for name in names}
-
-
-def _topic_of(link: BrokerStatus, client: AdminClient, name: str) -> Topic:
-    wanted = TopicCollection([name])
-
-    def described(seconds: float) -> TopicDescription | KafkaError:
-        try:
-            found: TopicDescription = client.describe_topics(wanted, request_timeout=seconds)[
-                name
-            ].result()
-        except KafkaException as error:
-            if error_of(error).name() in _OF_TOPIC:
-                return error_of(error)
-            raise
-        return found
-
-    found = link.asked(client, described)
-    if isinstance(found, KafkaError):
-        if found.name() == "UNKNOWN_TOPIC_OR_PART":
-            raise of_input(
-                SourceError(f"{link.address}: topic {name!r} does not exist; check 'topic'")
-            )
-        raise link.failed(found, f"topic {name!r}")
-    shown = str(found.topic_id)
-    numbers = sorted(each.id for each in found.partitions)
-    return Topic(tuple(numbers), "" if shown == _NO_ID else shown)
-
-
-def edges_at(
-    options: KafkaReadOptions, link: BrokerStatus, parts: Iterable[Part]
-) -> dict[Part, Edges]:
-    """Where partitions begin and end now. Records of transactions that are open lie behind the end."""
-    with consumer(options, link) as client:
-        return _edges_at(link, client, parts)
-
-
-def _edges_at(link: BrokerStatus, client: Consumer, parts: Iterable[Part]) -> dict[Part, Edges]:
-    # `list_offsets` would be one request, and may answer -1001 while a partition gets its leader.
-    return {part: _edges(link, client, part) for part in parts}
-
-
-def _edges(link: BrokerStatus, client: Consumer, part: Part) -> Edges:
-    place = TopicPartition(*part)
-    return Edges(
-        *link.asked(client, lambda seconds: client.get_watermark_offsets(place, timeout=seconds))
-    )
-
-
-def last_offsets(link: BrokerStatus, admin: AdminClient, parts: Iterable[Part]) -> dict[Part, int]:
-    """Where partitions end, with the records of transactions that are open."""
-    wanted = {TopicPartition(*part): OffsetSpec.latest() for part in parts}  # type: ignore[no-untyped-call] # untyped
-
-    def ask(seconds: float) -> dict[Part, int]:
-        answers = admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=seconds
-        )
-        offsets = {
-            (place.topic, place.partition): answer.result().offset
-            for place, answer in answers.items()
-        }
-        if min(offsets.values(), default=0) < 0:
-            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-        return offsets
-
-    return link.asked(admin, ask)
-
-
-def settled_edges(
-    options: KafkaReadOptions, link: BrokerStatus, admin: AdminClient, parts: Sequence[Part]
-) -> dict[Part, Edges]:
-    """`edges_at`, with the records of every transaction that was committed before this call.
-
-    The brokers answer a commit before they write its markers, and only these make the records readable. So this waits
-    until the partitions are readable up to their last record. Behind a transaction that stays open they are not: then
-    it returns after 2 s.
-    """
-    with consumer(options, link) as client:
-        edges = _edges_at(link, client, parts)
-        last = last_offsets(link, admin, parts)
-        end = SYSTEM_CLOCK.now() + _SETTLED
-        while behind := [part for part in parts if edges[part].high < last[part]]:
-            if SYSTEM_CLOCK.now() >= end:
-                break
-            link.serve(client, _LOOK)
-            edges |= _edges_at(link, client, behind)
-    return edges
-
-
-def offsets_at(
-    link: BrokerStatus, client: Consumer, edges: Mapping[Part, Edges], moment: datetime
-) -> dict[Part, int]:
-    """The first record of `moment` or later in each partition; its end, where there is none."""
-    # The first at `moment` or later. Negative ones mean something else; no record is that old.
-    millis = max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))
-    wanted = [TopicPartition(topic, number, millis) for topic, number in edges]
-    answers = link.asked(client, lambda seconds: client.offsets_for_times(wanted, timeout=seconds))
-    found = {}
-    for answer in answers:
-        if answer.error is not None:
-            raise link.failed(
-                answer.error, f"partition {answer.partition} of topic {answer.topic!r}"
-            )
-        part = (answer.topic, answer.partition)
-        known = edges[part]
-        found[part] = (
-            known.high if answer.offset < 0 else min(max(answer.offset, known.low), known.high)
-        )
-    return found
-
-
-def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Range]:
-    """Return the ranges of offsets that the options name, resolved once.
-
-    Raises:
-        OptionError: offsets that a topic does not have, or has deleted.
-    """
-    admin = administrator(link)
-    topics = topics_of(link, admin, options.topic)
-    edges = settled_edges(options, link, admin, partitions(options, topics))
-    ends = []
-    for name, given, moment, default in (
-        ("beginOffsets", options.begin_offsets, options.begin_timestamp, EARLIEST),
-        ("endOffsets", options.end_offsets, options.end_timestamp, LATEST),
-    ):
-        if moment is not None:
-            ends.append(offsets_at(link, client, edges, moment))
-        else:
-            ends.append(_given(name, default if given is None else given, edges))
-    begins, stops = ends
-    return [Range(*part, begins[part], stops[part], topics[part[0]].id) for part in edges]
-
-
-def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Part, int]:
-    found = {}
-    for (topic, number), known in edges.items():
-        if isinstance(offsets, int):
-            offset = offsets
-        else:
-            if number not in offsets.get(topic, {}):
-                raise OptionError(
-                    f"option {name!r} names no offset for partition {number} of topic {topic!r}, "
-                    "whose records would be left out: name each partition (-2 is earliest, -1 latest), "
-                    "or choose some with 'partitions'",
-                    option=name,
-                )
-            offset = offsets[topic][number]
-        offset = {EARLIEST: known.low, LATEST: known.high}.get(offset, offset)
-        if not known.low <= offset <= known.high:
-            why = (
-                "its records before that were deleted (retention, or compaction)"
-                if offset < known.low
-                else "there are no committed records after that"
-            )
-            raise OptionError(
-                f"option {name!r} got {offset} for partition {number} of topic {topic!r}, which has the offsets "
-                f"{known.low} to {known.high}: {why}. Name an offset in between, or earliest or latest",
-                option=name,
-                got=str(offset),
-                takes=f"{known.low} to {known.high}",
-            )
-        found[topic, number] = offset
-    strange = (
-        []
-        if isinstance(offsets, int)
-        else [topic for topic in offsets if topic not in {t for t, _ in edges}]
-    )
-    if strange:
-        raise OptionError(
-            f"option {name!r} names topic {strange[0]!r}, which 'topic' does not",
-            option=name,
-            got=strange[0],
-        )
-    return found
-
-
-def splits_of(ranges: Sequence[Range], advice: int) -> list[Split]:
-    """At most `advice` splits of equal numbers of offsets, but for the last; one may have several partitions."""
-    total = sum(each.size for each in ranges)
-    return [_split_of(each) for each in portions(ranges, repeat(-(-total // max(1, advice))))]
-
-
-def portions(ranges: Iterable[Range], sizes: Iterator[int]) -> Iterator[list[Range]]:
-    """The ranges in order, some together: of as many offsets as `sizes` says, the last of what is left."""
-    some, room = list[Range](), next(sizes)
-    for each in ranges:
-        begin = each.begin
-        while begin < each.end:
-            end = min(each.end, begin + room)
-            some.append(replace(each, begin=begin, end=end))
-            begin, room = end, room - (end - begin)
-            if not room:
-                yield some
-                some, room = [], next(sizes)
-    if some:
-        yield some
-
-
-def _split_of(ranges: Sequence[Range]) -> Split:
-    return Split({"ranges": [asdict(each) for each in ranges]}, sum(each.size for each in ranges))
-
-
-def ranges_of(split: Split) -> list[Range]:
-    """The ranges of a split. A tunnel or stream of an earlier version has splits of one range."""
-    return [Range(**each) for each in split.params.get("ranges", [split.params])]

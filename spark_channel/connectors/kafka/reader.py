@@ -15,34 +15,24 @@ from itertools import count
 from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import FetchSize, Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions, Read
-from spark_channel.connectors.kafka.client import (
-    BrokerStatus,
-    Edges,
-    Part,
+from spark_channel.connectors.kafka.administrator import Administrator, Edges, Part, Topic
+from spark_channel.connectors.kafka.client import error_of, is_passing
+from spark_channel.connectors.kafka.consumers import ConsumerPool, PooledConsumer
+from spark_channel.connectors.kafka.options import KafkaReadOptions
+from spark_channel.connectors.kafka.ranges import (
     Range,
-    Topic,
-    administrator,
-    consumer,
-    edges_at,
-    error_of,
-    is_passing,
-    last_offsets,
-    offsets_at,
+    at_moment,
     partitions,
     planned,
     portions,
     ranges_of,
-    settled_edges,
     splits_of,
-    topics_of,
 )
-from spark_channel.connectors.kafka.options import KafkaReadOptions
 from spark_channel.connectors.kafka.serialization import (
     fields_of,
     own_batch,
@@ -70,6 +60,10 @@ _GONE = "_AUTO_OFFSET_RESET"
 _PASSING = frozenset(
     {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "GROUP_AUTHORIZATION_FAILED"}
 )
+_GOOD_SECONDS = 1.0
+"""So old the description of a topic may be when a tunnel looks for new records. What it reads is checked by a newer
+one."""
+_IDLE_SECONDS = 30.0
 _AGAIN = "Begin a new stream, or reset the tunnel"
 
 
@@ -77,7 +71,7 @@ def pages(
     options: KafkaReadOptions,
     ranges: Sequence[Range],
     fetch: FetchSize,
-    topics: "TopicChecks",
+    consumers: ConsumerPool,
 ) -> Generator[list[Message], None, None]:
     """The records of `ranges`, of different partitions: those of each in order, some at a time.
 
@@ -87,21 +81,17 @@ def pages(
     wanted = [each for each in ranges if each.size]
     if not wanted:
         return
-    link = BrokerStatus(options, SourceError)
-    topics.before(wanted)
-    advance = _Advance()
     at_once = min(len(wanted), _AT_ONCE)
-    with consumer(options, link, advance.note, **_prefetch(fetch, at_once)) as client:
+    with consumers.taken(**_prefetch(fetch, at_once)) as held:
         for begin in range(0, len(wanted), _AT_ONCE):
             some = wanted[begin : begin + _AT_ONCE]
-            advance.begin(some)
+            held.advance.begin(some)
             try:
-                client.assign([TopicPartition(*each.part, each.begin) for each in some])
-                yield from _Pages(options, some, fetch, link, client, advance).all()
+                held.client.assign([TopicPartition(*each.part, each.begin) for each in some])
+                yield from _Pages(options, some, fetch, held).all()
             except KafkaException as error:
                 shown = ", ".join(str(each.partition) for each in some[:10])
-                raise link.failed(error_of(error), f"reading partition {shown}") from error
-    topics.after(wanted)
+                raise held.link.failed(error_of(error), f"reading partition {shown}") from error
 
 
 class TopicChecks:
@@ -111,37 +101,38 @@ class TopicChecks:
     before the first: a topic's id never comes back, so the one behind says what their records were.
     """
 
-    def __init__(self, options: KafkaReadOptions) -> None:
-        self._options = options
-        self._met: set[tuple[str, str]] = set()
-
-    @cached_property
-    def _asking(self) -> tuple[BrokerStatus, AdminClient]:
-        link = BrokerStatus(self._options, SourceError)
-        return link, administrator(link)
+    def __init__(self, address: str, brokers: Administrator, good_for: float = 0.0) -> None:
+        self._address, self._brokers = address, brokers
+        self._since = SYSTEM_CLOCK.now() - good_for
 
     def before(self, ranges: Sequence[Range]) -> None:
         """
         Raises:
             SourceError: the topic of a range was deleted, whatever has its name now.
         """
-        self.after([each for each in ranges if (each.topic, each.id) not in self._met])
+        self._compare(ranges, self._brokers.topics(_known(ranges), since=self._since))
 
     def after(self, ranges: Sequence[Range]) -> None:
         """As `before`, for ranges whose records were read."""
-        named = {each.topic: each for each in ranges if each.id}
-        if not named:
-            return
-        link, admin = self._asking
-        topics = topics_of(link, admin, list(named))
+        self._compare(ranges, self._brokers.topics(_known(ranges)))
+
+    def some_after(self, ranges: Sequence[Range], moment: float) -> None:
+        """As `after`, for some of many ranges, which were read up to `moment`."""
+        self._compare(ranges, self._brokers.topics_after(_known(ranges), moment))
+
+    def _compare(self, ranges: Sequence[Range], topics: Mapping[str, Topic]) -> None:
         for each in ranges:
             if each.id and topics[each.topic].id != each.id:
                 raise SourceError(
-                    f"{self._options.address}: topic {each.topic!r} was deleted and created again after the read was "
+                    f"{self._address}: topic {each.topic!r} was deleted and created again after the read was "
                     f"planned: its offsets {each.begin} to {each.end - 1} of partition {each.partition} are other "
                     "records now. Read again"
                 )
-        self._met.update((each.topic, each.id) for each in named.values())
+
+
+def _known(ranges: Sequence[Range]) -> set[str]:
+    """The topics whose ids are known."""
+    return {each.topic for each in ranges if each.id}
 
 
 def _prefetch(fetch: FetchSize, partitions: int) -> dict[str, int]:
@@ -152,27 +143,6 @@ def _prefetch(fetch: FetchSize, partitions: int) -> dict[str, int]:
         "queued.min.messages": max(1, min(fetch.rows or 100_000, 10_000_000) // partitions),
         "max.partition.fetch.bytes": max(_RECORD, min(wanted // partitions, 1 << 20)),
     }
-
-
-class _Advance:
-    """How far the client's fetching has come, also over records that it does not give."""
-
-    def __init__(self) -> None:
-        self._offsets: dict[Part, int] = {}
-
-    def begin(self, ranges: Sequence[Range]) -> None:
-        self._offsets = {each.part: each.begin for each in ranges}
-
-    @property
-    def offsets(self) -> int:
-        """Grows with each of them."""
-        return sum(self._offsets.values())
-
-    def note(self, statistics: dict[str, Any]) -> None:
-        topics = statistics.get("topics", {})
-        for (topic, number), known in self._offsets.items():
-            said = topics.get(topic, {}).get("partitions", {}).get(str(number), {})
-            self._offsets[topic, number] = max(known, said.get("next_offset", -1))
 
 
 @dataclass(slots=True)
@@ -195,12 +165,10 @@ class _Pages:
         options: KafkaReadOptions,
         ranges: Sequence[Range],
         fetch: FetchSize,
-        link: BrokerStatus,
-        client: Consumer,
-        advance: _Advance,
+        held: PooledConsumer,
     ) -> None:
         self._options, self._fetch = options, fetch
-        self._link, self._client, self._advance = link, client, advance
+        self._link, self._client, self._advance = held.link, held.client, held.advance
         self._left = {each.part: _Left(each, each.begin) for each in ranges}
         self._average = float(_RECORD)
 
@@ -315,9 +283,7 @@ class KafkaReader(RecordReader):
         return self.options.bootstrap_servers
 
     def _planned(self) -> list[Range]:
-        link = BrokerStatus(self.options, SourceError)
-        with consumer(self.options, link) as client:
-            return planned(self.options, link, client)
+        return planned(self.options)
 
     def schema(self) -> pa.Schema:
         if self._schema is None and self.options.value_format == "binary":
@@ -329,16 +295,17 @@ class KafkaReader(RecordReader):
         return self if self.options.value_format == "binary" else super().with_schema(schema)
 
     def _sampled(self) -> pa.Schema:
-        wanted, topics = self.options.sample_rows, TopicChecks(self.options)
-        planned, some = self._planned(), list[Message]()
-        places = {each.part: place for place, each in enumerate(planned)}
+        wanted, planned_ranges = self.options.sample_rows, self._planned()
+        some = list[Message]()
+        places = {each.part: place for place, each in enumerate(planned_ranges)}
         # The records of several partitions come in any order, and the columns must be the same each time.
-        for ranges in portions(planned, (wanted << more for more in count())):
-            with closing(pages(self.options, ranges, self.fetch_size, topics)) as found:
-                messages = (message for page in found for message in page)
-                some += nsmallest(wanted - len(some), messages, partial(_place_of, places))
-            if len(some) >= wanted:
-                break
+        with _reading(self.options) as read:
+            for ranges in portions(planned_ranges, (wanted << more for more in count())):
+                with closing(read(ranges, self.fetch_size)) as found:
+                    messages = (message for page in found for message in page)
+                    some += nsmallest(wanted - len(some), messages, partial(_place_of, places))
+                if len(some) >= wanted:
+                    break
         fields = [fields_of(message, exact=False) for message in some]
         if not any(fields):
             raise SourceError(
@@ -356,21 +323,38 @@ class KafkaReader(RecordReader):
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        topics = TopicChecks(self.options)
+        with _reading(self.options) as read:
+            yield lambda split: self.batches(read(ranges_of(split), self.fetch_size))
 
-        def read(split: Split) -> Iterator[pa.RecordBatch]:
-            schema = self.schema()
-            found = pages(self.options, ranges_of(split), self.fetch_size, topics)
-            if self.options.value_format == "binary":
-                yield from (own_batch(schema, page) for page in found)
-                return
-            made = value_batches(self.options, schema)
-            yield from map(made, found)
-
-        yield read
+    def batches(self, found: Iterator[list[Message]]) -> Iterator[pa.RecordBatch]:
+        """The rows of pages of records."""
+        schema = self.schema()
+        if self.options.value_format == "binary":
+            yield from (own_batch(schema, page) for page in found)
+            return
+        made = value_batches(self.options, schema)
+        yield from map(made, found)
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         return KafkaFeed(self, options)
+
+
+_Pager = Callable[[Sequence[Range], FetchSize], Generator[list[Message], None, None]]
+
+
+@contextmanager
+def _reading(options: KafkaReadOptions) -> Iterator[_Pager]:
+    """Give one thread `pages`, with checks of their topics."""
+    checks = TopicChecks(options.address, Administrator(options))
+    with closing(ConsumerPool(options)) as consumers:
+
+        def read(ranges: Sequence[Range], fetch: FetchSize) -> Generator[list[Message], None, None]:
+            wanted = [each for each in ranges if each.size]
+            checks.before(wanted)
+            yield from pages(options, wanted, fetch, consumers)
+            checks.after(wanted)
+
+        yield read
 
 
 def _place_of(places: Mapping[Part, int], message: Message) -> tuple[int, int]:
@@ -406,10 +390,16 @@ class KafkaFeed(ChangeFeed):
                     f"option {option!r} is for batch reads; a stream takes {streams!r}, with tunnelType=stream",
                     option=option,
                 )
-        self._reader = reader
+        self._reader, self._options = reader, options
+        self.brokers = Administrator(given)
+        self.consumers = ConsumerPool(given)
+        self._good_for = 0.0
         self._unsettled: dict[Part, int] = {}
         """Ends behind which a transaction stayed open for as long as one that is committed needs."""
         self._look: _Look | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KafkaFeed, (self._reader, self._options)
 
     def schema(self) -> pa.Schema:
         return self._reader.schema()
@@ -437,11 +427,9 @@ class KafkaFeed(ChangeFeed):
                 takes="a time that has passed",
             )
         edges = {part: (known, topic) for part, known, topic in self._edges()}
-        link = BrokerStatus(self._reader.options, SourceError)
-        with consumer(self._reader.options, link) as client:
-            found = offsets_at(
-                link, client, {part: known for part, (known, _) in edges.items()}, time
-            )
+        found = at_moment(
+            self._reader.options, {part: known for part, (known, _) in edges.items()}, time
+        )
         return [_token(part, found[part], topic) for part, (_, topic) in edges.items()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
@@ -474,9 +462,10 @@ class KafkaFeed(ChangeFeed):
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         ranges = []
-        for end in map(self._read, upto):
-            edges, topic = self._checked(end)
-            ranges.append(Range(*end.part, min(edges.low, end.offset), end.offset, topic.id))
+        with self.shared_look():
+            for end in map(self._read, upto):
+                edges, topic = self._checked(end)
+                ranges.append(Range(*end.part, min(edges.low, end.offset), end.offset, topic.id))
         return splits_of(ranges, advice)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -485,13 +474,50 @@ class KafkaFeed(ChangeFeed):
     def reading(self) -> AbstractContextManager[Read]:
         return self._reader.reading()
 
+    def share(self, other: ChangeFeed) -> None:
+        assert isinstance(other, KafkaFeed)
+        self.brokers, self.consumers = other.brokers, other.consumers
+        self._good_for = _GOOD_SECONDS
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator[tuple[Read, Callable[[], None]]]:
+        if not self._good_for:
+            with self.reading() as read:
+                yield read, lambda: None
+            return
+        checks = TopicChecks(self._shown, self.brokers, self._good_for)
+        were_read: list[tuple[list[Range], float]] = []
+
+        def read_ahead(split: Split) -> Iterator[pa.RecordBatch]:
+            ranges = [each for each in ranges_of(split) if each.size]
+            checks.before(ranges)
+            yield from self._reader.batches(
+                pages(self._reader.options, ranges, self._reader.fetch_size, self.consumers)
+            )
+            were_read.append((ranges, SYSTEM_CLOCK.now()))
+
+        def check() -> None:
+            for ranges, moment in were_read:
+                checks.some_after(ranges, moment)
+
+        yield read_ahead, check
+
+    def rest(self, *, ends: bool = False) -> None:
+        if ends:
+            self.consumers.close()
+        else:
+            self.consumers.rest(_IDLE_SECONDS)
+
     @contextmanager
     def shared_look(self) -> Iterator[None]:
-        self._look = _Look(self._reader.options)
+        self._look = self._new_look()
         try:
             yield
         finally:
             self._look = None
+
+    def _new_look(self, only: Part | None = None) -> "_Look":
+        return _Look(self._reader.options, self.brokers, only, self._good_for)
 
     def lag(self, token: Token) -> FeedLag:
         position = self._read(token)
@@ -505,8 +531,8 @@ class KafkaFeed(ChangeFeed):
         )
 
     def _edges(self) -> list[tuple[Part, Edges, Topic]]:
-        look = _Look(self._reader.options)
-        edges = settled_edges(self._reader.options, look.link, look.admin, look.parts)
+        look = self._new_look()
+        edges = self.brokers.settled_edges(look.parts)
         return [(part, edges[part], look.topics[part[0]]) for part in look.parts]
 
     def _checked(self, position: "_Position", *, settled: bool = False) -> tuple[Edges, Topic]:
@@ -516,7 +542,7 @@ class KafkaFeed(ChangeFeed):
             SourceError: the next records of a token no longer exist, or the topic has other partitions.
         """
         (name, number), offset = position.part, position.offset
-        look = self._look or _Look(self._reader.options, position.part)
+        look = self._look or self._new_look(position.part)
         topic = look.topics[name]
         if position.id and position.id != topic.id:
             raise SourceError(
@@ -562,22 +588,23 @@ class KafkaFeed(ChangeFeed):
 
 
 class _Look:
-    """What the brokers say of the topics, asked when it is first needed, and once: of all partitions, or of `only`."""
+    """What the brokers say of the topics, asked when it is first needed, and once: of all partitions, or of `only`.
 
-    def __init__(self, options: KafkaReadOptions, only: Part | None = None) -> None:
-        self._options, self._only = options, only
-        self.link = BrokerStatus(options, SourceError)
+    A description of the topics may be `good_for` seconds old.
+    """
+
+    def __init__(
+        self, options: KafkaReadOptions, brokers: Administrator, only: Part | None, good_for: float
+    ) -> None:
+        self._options, self._brokers, self._only = options, brokers, only
+        self._since = SYSTEM_CLOCK.now() - good_for
         self._edges: dict[Part, Edges] = {}
         self._last: dict[Part, int] = {}
 
     @cached_property
-    def admin(self) -> AdminClient:
-        return administrator(self.link)
-
-    @cached_property
     def topics(self) -> dict[str, Topic]:
         names = self._options.topic if self._only is None else [self._only[0]]
-        return topics_of(self.link, self.admin, names)
+        return self._brokers.topics(names, since=self._since)
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -585,12 +612,9 @@ class _Look:
         return partitions(self._options, self.topics)
 
     def edges(self, part: Part, *, settled: bool) -> Edges:
-        options, link = self._options, self.link
-        known = self._of(part, self._edges, lambda parts: edges_at(options, link, parts))
-        if settled and known.high < self._of(
-            part, self._last, lambda parts: last_offsets(link, self.admin, parts)
-        ):
-            self._edges |= settled_edges(options, link, self.admin, [part])
+        known = self._of(part, self._edges, self._brokers.edges)
+        if settled and known.high < self._of(part, self._last, self._brokers.last_offsets):
+            self._edges |= self._brokers.settled_edges([part])
         return self._edges[part]
 
     def _of(

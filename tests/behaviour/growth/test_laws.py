@@ -31,6 +31,7 @@ _ELSEWHERE = {
     "dumps of a binary log": "../../connectors/mysql/log/test_dump.py",
     "descriptions in a look at a Kafka topic": "../../connectors/kafka/test_kafka_feed.py",
     "descriptions of a Kafka topic in a read": "../../connectors/kafka/test_kafka_feed.py",
+    "Kafka clients of a tunnel": "../../connectors/kafka/test_kafka_tunnel.py",
     "lists that an overwrite beside a job that adds files writes": "../../connectors/files/test_parts.py",
 }
 """What needs a server, and the test that holds it."""

@@ -212,7 +212,7 @@ def test_a_look_asks_once_for_all_partitions(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = _Requests()
-    monkeypatch.setattr("spark_channel.connectors.kafka.client.AdminClient", requests.client)
+    monkeypatch.setattr("spark_channel.connectors.kafka.administrator.AdminClient", requests.client)
     asked: dict[int, list[dict[str, int]]] = {}
     for parts in (3, 30):
         server.create("orders", parts)
@@ -248,4 +248,4 @@ def test_a_look_asks_once_for_all_partitions(
         asked[parts] += [requests.of(lambda: positions.behind(offsets[-1]))]  # noqa: B023 - called here
         assert requests.of(read) == {"describe": 3}, "one before the first, one behind each split"
     assert asked[3] == asked[30]
-    assert asked[3][1] == {"describe": 1, "offsets": 1}
+    assert asked[3][1] == {"describe": 1, "offsets": 3}

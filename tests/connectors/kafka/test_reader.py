@@ -12,14 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.kafka import client as kafka_client
-from spark_channel.connectors.kafka.client import (
-    BrokerStatus,
-    Edges,
-    Range,
-    offsets_at,
-    ranges_of,
-    splits_of,
-)
+from spark_channel.connectors.kafka.administrator import Edges
+from spark_channel.connectors.kafka.client import BrokerStatus
+from spark_channel.connectors.kafka.ranges import Range, offsets_at, ranges_of, splits_of
 from spark_channel.connectors.kafka.reader import _prefetch
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.planning import Split
@@ -251,13 +246,10 @@ def test_statistics_of_a_reader_that_is_held_are_few(monkeypatch: pytest.MonkeyP
         def __init__(self, settings: dict[str, Any]) -> None:
             made.update(settings)
 
-        def close(self) -> None:
-            pass
-
     monkeypatch.setattr(kafka_client, "Consumer", Client)
     options: Any = reader("h:9092", timeout=60).options
-    with kafka_client.consumer(options, BrokerStatus(options, SourceError), lambda _: None):
-        assert made["statistics.interval.ms"] == 15_000
+    kafka_client.consumer(options, BrokerStatus(options, SourceError), lambda _: None)
+    assert made["statistics.interval.ms"] == 15_000
 
 
 def test_splits_are_about_equal_and_an_empty_topic_has_none(server: KafkaServer) -> None:
