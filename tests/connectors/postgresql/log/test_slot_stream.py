@@ -269,7 +269,10 @@ def test_a_server_that_refuses_is_looked_at_as_before(
     monkeypatch.setattr(postgresql_feed, "_MUCH_DECODED", -(1 << 62))
     server = PostgresServer.create(max_wal_senders="0", wal_level="logical")
     try:
-        for left, why in ((3, "the last ones are left free"), (-1, "exceeds max_wal_senders")):
+        for left, why in (
+            (3, "the last ones are left free"),
+            (-1, "requested standby connections exceeds"),
+        ):
             monkeypatch.setattr(postgresql_feed, "_LEFT_SENDERS", left)
             table = Table(server)
             caplog.clear()
