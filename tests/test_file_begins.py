@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 SEVERAL_SECTIONS = {
-    "connectors/kafka/client.py",
     "connectors/mysql/options.py",
     "connectors/mysql/session/protocol.py",
     "connectors/mysql/write/publish.py",
