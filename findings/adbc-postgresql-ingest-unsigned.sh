@@ -2,7 +2,7 @@
 # Guess: `adbc_ingest` of unsigned 64-bit numbers into PostgreSQL makes a numeric column, or refuses what a bigint lacks.
 # Happens: it makes a bigint, and stores 2^63 as -2^63, without an error.
 # Version: adbc-driver-postgresql 1.13.0, PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/dialect.py
+# Copes: spark_channel/connectors/postgresql/write/dialect.py
 . "$(dirname "$0")/common.bash"
 pip_install adbc-driver-postgresql==1.13.0 adbc-driver-manager==1.13.0 pyarrow==26.0.1
 postgresql 18.4.0

@@ -2,7 +2,7 @@
 # Guess: asyncpg takes a url that libpq and psycopg take, and ignores or refuses by name the parameters that it lacks.
 # Happens: it sends them to the server as settings, which refuses the connection: `keepalives=1` is enough.
 # Version: asyncpg 0.32.0, PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/options.py
+# Copes: spark_channel/connectors/postgresql/read/asyncpg_arguments.py
 . "$(dirname "$0")/common.bash"
 pip_install asyncpg==0.32.0 psycopg==3.3.9 psycopg-binary==3.3.9
 postgresql 18.4.0

@@ -2,7 +2,7 @@
 # Guess: the variable `sql_select_limit` limits the rows of SELECT statements, as its name and documentation say.
 # Happens: it cuts the answers of SHOW statements, too: of SHOW DATABASES, SHOW GRANTS, SHOW VARIABLES.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/options.py
+# Copes: spark_channel/connectors/mysql/session/variables.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

@@ -2,7 +2,7 @@
 # Guess: a transaction at REPEATABLE READ sees the rows that were there when its snapshot was made, whatever others do.
 # Happens: TRUNCATE is not bound by snapshots: a table that the transaction has not read yet is empty from then on.
 # Version: PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/dialect.py
+# Copes: spark_channel/connectors/postgresql/write/dialect.py
 # Source: https://www.postgresql.org/docs/18/mvcc-caveats.html
 . "$(dirname "$0")/common.bash"
 pip_install psycopg==3.3.9 psycopg-binary==3.3.9

@@ -10,8 +10,8 @@ import adbc_driver_manager
 
 from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.postgresql.session.shared_database import SharedDatabase
-from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_family import verified
+from spark_channel.connectors.sql.statements import marked
 
 __all__ = ["transaction"]
 

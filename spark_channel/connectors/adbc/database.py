@@ -33,17 +33,18 @@ from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.statements import only_name
+from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
 from spark_channel.connectors.sql.write.in_session import in_transaction
+from spark_channel.connectors.sql.write.merge import PLACE
+from spark_channel.connectors.sql.write.merge_key import merge_key
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.write.publish import PLACE, check_stored
 from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.table_database import (
     TableDatabase,
     TablePublisher,
     staged_tables,
 )
-from spark_channel.connectors.sql.write.target_columns import merge_key
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import (

@@ -17,10 +17,11 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import identifier, only_name, parsed_name
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.postgresql_claims import (
     claim_dialect as claims_of_postgresql,
 )
-from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
+from spark_channel.connectors.sql.write.sqlite_inserts import has_triggers, insert_words
 from spark_channel.errors import TargetError
 
 __all__ = [

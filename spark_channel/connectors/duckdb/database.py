@@ -29,11 +29,12 @@ from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
+from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_database import FileDatabase, FileDefinitions
+from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.write.refused_value import refused_value
 from spark_channel.connectors.sql.write.sessions import Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.write.claims import Claims
     from spark_channel.connectors.sql.write.database import WriteDatabase
     from spark_channel.connectors.sql.write.job import SqlWriter
+    from spark_channel.connectors.sql.write.merge import Merge, StandardMerge
     from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-    from spark_channel.connectors.sql.write.publish import Merge, StandardMerge
     from spark_channel.connectors.sql.write.sessions import Verdict
     from spark_channel.connectors.sql.write.table_database import TableDatabase
 else:
@@ -54,7 +54,7 @@ else:
             "write.claims": ["Claims"],
             "dialect": ["Dialect", "WriteDialect"],
             "options": ["Credentials", "SqlReadOptions", "SqlWriteOptions"],
-            "write.publish": ["Merge", "StandardMerge"],
+            "write.merge": ["Merge", "StandardMerge"],
             "read.reader": ["SqlReader"],
             "session": ["BatchSize", "Session", "WriteSession", "session_script"],
             "read.source": ["ReadSource"],

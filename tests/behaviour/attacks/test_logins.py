@@ -17,7 +17,8 @@ from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.server_url import is_of_this_machine
 from spark_channel.connectors.mysql.session import connection as mysql_session
-from spark_channel.connectors.postgresql.options import PostgresReadOptions, asyncpg_arguments
+from spark_channel.connectors.postgresql.options import PostgresReadOptions
+from spark_channel.connectors.postgresql.read.asyncpg_arguments import asyncpg_arguments
 from spark_channel.connectors.sql import postgresql_family as libpq
 from spark_channel.errors import ChannelError, OptionError
 from tests.behaviour.attacks.traps import KINDS, PASSWORD, Authority, trap

@@ -5,7 +5,7 @@ import pytest
 
 from spark_channel.connectors import WriteContext, load_writer
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
-from spark_channel.connectors.postgresql.dialect import PostgresWriteDialect
+from spark_channel.connectors.postgresql.write.dialect import PostgresWriteDialect
 from spark_channel.errors import SchemaError
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer

@@ -13,7 +13,7 @@ from spark_channel.connectors.duckdb.dialect import DuckdbWriteDialect
 from spark_channel.connectors.mysql.dialect import MysqlColumn
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.postgresql.catalog import PgColumn
-from spark_channel.connectors.postgresql.dialect import DIALECT as POSTGRES
+from spark_channel.connectors.postgresql.write.dialect import DIALECT as POSTGRES
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect

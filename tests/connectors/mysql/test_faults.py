@@ -118,7 +118,7 @@ def test_a_newer_attempt_ends_an_older_one_that_hangs(
     keyed: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older one's session, left open by a lost host, holds the keys of its rows."""
-    monkeypatch.setattr("spark_channel.connectors.mysql.write.publish._OLDER_SECONDS", 0)
+    monkeypatch.setattr("spark_channel.connectors.mysql.write.table_locks._OLDER_SECONDS", 0)
     writer = keyed.writer()
     plan = writer.prepare(keyed.context(commit="task"), ROWS.schema)
     older = writer.open(plan, 0, 1)
@@ -138,7 +138,7 @@ def test_a_newer_attempt_ends_an_older_one_that_hangs(
 def test_an_older_attempt_that_was_overtaken_finds_its_rows_committed(
     keyed: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_channel.connectors.mysql.write.publish._OLDER_SECONDS", 0)
+    monkeypatch.setattr("spark_channel.connectors.mysql.write.table_locks._OLDER_SECONDS", 0)
     writer = keyed.writer()
     plan = writer.prepare(keyed.context(commit="task"), ROWS.schema)
     older = writer.open(plan, 0, 1)

@@ -21,7 +21,7 @@ from spark_channel.connectors.mysql.session import (
     MysqlWriteSession,
     is_away,
 )
-from spark_channel.connectors.mysql.session.protocol import GuardedConnection
+from spark_channel.connectors.mysql.session.guarded_connection import GuardedConnection
 from spark_channel.connectors.mysql.write.load_data import RowSender
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.session import BatchSize

@@ -117,7 +117,7 @@ def test_of_two_attempts_at_once_one_adds_its_rows(shop: Shop, keyed: bool) -> N
 def test_a_newer_attempt_ends_an_older_one_that_hangs(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_channel.connectors.mysql.write.publish._OLDER_SECONDS", 0)
+    monkeypatch.setattr("spark_channel.connectors.mysql.write.table_locks._OLDER_SECONDS", 0)
     _table(shop)
     writer, plan = _plan(shop)
     older = writer.open(plan, 0, 1)

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.mysql.options import LEAST, SETTINGS, settings_to_change
 from spark_channel.connectors.mysql.session import MysqlSession
+from spark_channel.connectors.mysql.session.variables import LEAST, SETTINGS, settings_to_change
 from spark_channel.errors import BatchRefusedError, ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.shop import Shop

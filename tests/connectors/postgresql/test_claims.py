@@ -11,9 +11,9 @@ import pytest
 
 from spark_channel.connectors import WritePlan
 from spark_channel.connectors.postgresql import PostgresDatabase
-from spark_channel.connectors.postgresql.dialect import PostgresPlan
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
+from spark_channel.connectors.postgresql.write.dialect import PostgresPlan
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import show_life

@@ -16,7 +16,7 @@ from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
 from spark_channel.connectors.postgresql.write import loader
-from spark_channel.connectors.postgresql.write.publish import CHUNKS, HELD
+from spark_channel.connectors.postgresql.write.staged_rows import CHUNKS, HELD
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import CommitError, SourceError, SupersededError
 from tests.servers.postgres import PostgresServer

@@ -87,7 +87,7 @@ def test_a_lock_that_is_never_had_is_an_error_that_says_what_to_do(
 
 def test_a_shorter_timeout_of_the_dbas_is_kept(pg: Pg) -> None:
     """And is what holds after the lock was had."""
-    from spark_channel.connectors.postgresql.write.publish import patient_lock
+    from spark_channel.connectors.postgresql.write.staged_rows import patient_lock
     from spark_channel.connectors.sql.catalog import TargetTable
 
     writer = pg.writer("t")

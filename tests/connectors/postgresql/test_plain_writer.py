@@ -10,8 +10,8 @@ import pytest
 
 from spark_channel.connectors import TaskWriter
 from spark_channel.connectors.base.contract import bisect_refused
-from spark_channel.connectors.postgresql.dialect import DIALECT
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.write.dialect import DIALECT
 from spark_channel.connectors.sql import (
     ClaimDialect,
     Column,
@@ -23,7 +23,7 @@ from spark_channel.connectors.sql import (
     WriteSession,
     WriteTarget,
 )
-from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.statements import marked
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
 from spark_channel.connectors.sql.write.table_loading import StageTable

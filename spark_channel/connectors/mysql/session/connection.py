@@ -15,13 +15,12 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.server_url import is_of_this_machine
 from spark_channel.connectors.base.session_pool import sessions
-from spark_channel.connectors.mysql.options import (
+from spark_channel.connectors.mysql.options import ServerOptions, address_of
+from spark_channel.connectors.mysql.session.variables import (
     ALL_ROWS,
     LEAST,
     MODE,
     SETTINGS,
-    ServerOptions,
-    address_of,
     own_mode,
     session_variables,
     settings_to_change,
@@ -241,7 +240,7 @@ class MysqlSession(BoundSession):
             self.execute(f"SET SESSION {changes}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
-        from spark_channel.connectors.mysql.session.protocol import GuardedConnection
+        from spark_channel.connectors.mysql.session.guarded_connection import GuardedConnection
 
         try:
             connection = GuardedConnection(

@@ -23,6 +23,7 @@ from spark_channel.connectors.mysql.session import (
     passes,
 )
 from spark_channel.connectors.mysql.types import parts
+from spark_channel.connectors.mysql.write.claims import claims_of
 from spark_channel.connectors.mysql.write.dialect import (
     COMMITTING_WORDS,
     MysqlWriteDialect,
@@ -30,6 +31,7 @@ from spark_channel.connectors.mysql.write.dialect import (
     check_transactional,
 )
 from spark_channel.connectors.mysql.write.loader import TASK_SECONDS, is_of_rows, mysql_way
+from spark_channel.connectors.mysql.write.merge import insert_staged
 from spark_channel.connectors.mysql.write.new_table import (
     AutoIncrement,
     at_once,
@@ -37,16 +39,13 @@ from spark_channel.connectors.mysql.write.new_table import (
     tried,
     without_refused_checks,
 )
-from spark_channel.connectors.mysql.write.publish import (
-    claims_of,
+from spark_channel.connectors.mysql.write.staging import (
     drop_if_empty,
     drop_tables,
-    hold,
-    insert_staged,
     stage_names,
     table_in,
-    table_lock,
 )
+from spark_channel.connectors.mysql.write.table_locks import hold, table_lock
 from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect

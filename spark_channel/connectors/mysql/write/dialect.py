@@ -41,7 +41,7 @@ from spark_channel.connectors.sql.catalog import (
 from spark_channel.connectors.sql.dialect import WriteDialect, misfit, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, Session, split_script
-from spark_channel.connectors.sql.write.publish import reached_by_delete
+from spark_channel.connectors.sql.write.checks import reached_by_delete
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
 __all__ = [

@@ -9,12 +9,8 @@ import pyarrow as pa
 from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.mysql.session import IGNORED_ROWS, MysqlWriteSession, quoted
 from spark_channel.connectors.mysql.types import assignments, insert_values, load_lines
-from spark_channel.connectors.mysql.write.publish import (
-    PIECE_SECONDS,
-    check_affected,
-    in_turn,
-    turns_end,
-)
+from spark_channel.connectors.mysql.write.merge import PIECE_SECONDS, check_affected
+from spark_channel.connectors.mysql.write.table_locks import in_turn, turns_end
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.write.encode import BadValueError

@@ -32,14 +32,11 @@ from spark_channel.connectors.mysql.write.dialect import (
     staged_columns,
 )
 from spark_channel.connectors.mysql.write.load_data import RefusedRowsError, RowSender
-from spark_channel.connectors.mysql.write.publish import (
-    create_stage,
-    drop_tables,
-    duplicate_words,
+from spark_channel.connectors.mysql.write.merge import duplicate_words, insert_staged
+from spark_channel.connectors.mysql.write.staging import create_stage, drop_tables, table_in
+from spark_channel.connectors.mysql.write.table_locks import (
     end_sessions,
     hold,
-    insert_staged,
-    table_in,
     table_lock,
     take_over,
 )

@@ -20,7 +20,7 @@ from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
-from spark_channel.connectors.mysql.write.publish import drop_tables, table_in
+from spark_channel.connectors.mysql.write.staging import drop_tables, table_in
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.plan import WriteTarget

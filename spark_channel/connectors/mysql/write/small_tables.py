@@ -12,7 +12,7 @@ dropped again.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -32,7 +32,6 @@ from spark_channel.connectors.mysql.dialect.definition import on_table, read_def
 from spark_channel.connectors.mysql.read.reader import MysqlReader
 from spark_channel.connectors.mysql.session import (
     LostConnectionError,
-    MysqlSession,
     MysqlWriteSession,
     is_away,
     was_rolled_back,
@@ -41,21 +40,22 @@ from spark_channel.connectors.mysql.write.database import MysqlDatabase, with_la
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.mysql.write.load_data import RefusedRowsError, RowSender
 from spark_channel.connectors.mysql.write.new_table import untried
-from spark_channel.connectors.mysql.write.publish import drop_if_empty, table_lock
-from spark_channel.connectors.sql.catalog import MisfitError, Table, TargetTable
+from spark_channel.connectors.mysql.write.small_table_sources import Sources, see_whole, source_of
+from spark_channel.connectors.mysql.write.staging import drop_if_empty
+from spark_channel.connectors.mysql.write.table_locks import table_lock
+from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
-from spark_channel.connectors.sql.read.source import ReadSource, read_source
+from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import Session, transaction
+from spark_channel.connectors.sql.write.checks import check_planned, dropped
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.write.publish import check_planned, dropped
 from spark_channel.connectors.sql.write.publish_many import publish_many
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,
     LONGEST_SECONDS,
-    PIECE,
     RefusedError,
     alone,
     are_joined,
@@ -63,13 +63,15 @@ from spark_channel.connectors.sql.write.small_tables import (
     database_of,
 )
 from spark_channel.connectors.sql.write.table_database import write_target
-from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
+from spark_channel.errors import ChannelError, SchemaError, TargetError
 from spark_channel.plain_text import log_of
 
-__all__ = ["MysqlTogether", "joined"]
+__all__ = [
+    "MysqlTogether",
+    "joined",
+]
 
 _log = log_of(__name__)
-
 _OPTIONS = LOGIN | {
     "allow_public_key_retrieval",
     "enable_cleartext_plugin",
@@ -124,8 +126,8 @@ class MysqlTogether(Together):
             names = [cast(MysqlReader, each.reader).options.dbtable or "" for each in tables]
             for table, rows in zip(tables, find_rows(reading, names), strict=True):
                 with alone(table):
-                    sources[table] = _source(reading, cast(MysqlReader, table.reader), rows)
-            _see_whole(reading, [source for source, _ in sources.values()])
+                    sources[table] = source_of(reading, cast(MysqlReader, table.reader), rows)
+            see_whole(reading, [source for source, _ in sources.values()])
             definitions = self._definitions(reading, sources)
         with MysqlWriteSession.lent(self._database.options, TargetError, patient=True) as session:
             self._look_at_targets(session, sources, definitions)
@@ -236,11 +238,11 @@ class MysqlTogether(Together):
 
     # --- the rows
 
-    def reading(self, *, at_once: bool) -> AbstractContextManager["_Sources"]:
-        return _Sources(self._reader)
+    def reading(self, *, at_once: bool) -> AbstractContextManager["Sources"]:
+        return Sources(self._reader)
 
     def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
-        reading: _Sources = session
+        reading: Sources = session
         yield from reading.read(table)
 
     # --- the transaction
@@ -427,93 +429,3 @@ def _reaching(session: Session, tables: Sequence[MysqlTable]) -> set[tuple[str, 
         f"WHERE unique_constraint_schema IN ({schemas}) AND delete_rule IN ('CASCADE', 'SET NULL')"
     )
     return {(str(schema), str(name)) for schema, name in rows}
-
-
-# The source of a table, and its rows.
-
-
-def _source(
-    session: Session, reader: MysqlReader, rows: CatalogRows | None
-) -> tuple[ReadSource, CatalogRows]:
-    if rows is None:
-        raise SourceError(f"there is no table {reader.options.dbtable}")
-    table = table_of(rows)
-    if table.is_view:
-        raise SourceError(f"{table.label} is read alone")
-    return read_source(session, reader.dialect, reader.options, table), rows
-
-
-def _see_whole(session: Session, sources: Sequence[ReadSource]) -> None:
-    """Check that the login may read all columns: the catalog does not show it the others.
-
-    Raises:
-        SourceError: not those of each table.
-    """
-    if sources:
-        whole = "(SELECT 1 FROM (SELECT * FROM {} LIMIT 0) AS one)"
-        session.execute(" UNION ALL ".join(whole.format(each.origin) for each in sources))
-
-
-class _Sources:
-    """The session that reads. Each table is read by one statement, which sees its rows as of one moment.
-
-    A statement that is left in the middle ends its session: the next table gets another one.
-    """
-
-    def __init__(self, reader: MysqlReader) -> None:
-        self._reader = reader
-        self._connected: AbstractContextManager[Session] | None = None
-        self._session: MysqlSession | None = None
-        self._read: list[SmallTable] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._check()
-        finally:
-            self._end(kind)
-
-    def _end(self, kind: type[BaseException] | None) -> None:
-        connected, self._connected = self._connected, None
-        if connected is not None:
-            connected.__exit__(kind, None, None)
-
-    def _open(self) -> MysqlSession:
-        if self._connected is None:
-            self._connected = self._reader.connect("read")
-            self._session = cast(MysqlSession, self._connected.__enter__())
-        assert self._session is not None
-        return self._session
-
-    def read(self, table: SmallTable) -> Iterator[pa.RecordBatch]:
-        session, is_whole = self._open(), False
-        source = table.plan.source
-        self._read.append(table)
-        conditions = [table.condition] if table.condition else []
-        asked = source.dialect.statement(source.columns, source.behind(conditions))
-        try:
-            for raw in session.stream(asked, PIECE):
-                if raw.num_rows:
-                    yield source.dialect.decode(raw, source.columns, source.schema)
-            is_whole = True
-        except MisfitError as error:
-            raise SourceError(f"{source.label} is read alone: {error}") from error
-        finally:
-            if not is_whole:
-                self._end(SourceError)
-
-    def _check(self) -> None:
-        """A table that was altered since it was looked up is copied alone: its values may have been read as others."""
-        read = [each for each in self._read if each.is_left]
-        if not read:
-            return
-        places = {each: _place(each.plan.source.table) for each in read}
-        found = catalog_rows(self._open(), list(places.values()), indexes=False)
-        for table, place in places.items():
-            rows = found.get(place)
-            if rows is None or tuple(rows.columns) != table.plan.looks:
-                table.why = SourceError(f"{table.plan.source.label} was altered while it was read")
-                table.batches.clear()

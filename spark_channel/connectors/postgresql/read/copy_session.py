@@ -12,7 +12,8 @@ import psycopg
 
 from spark_channel.connectors.postgresql.copy.format import HEADER, TRAILER
 from spark_channel.connectors.postgresql.copy.row_bounds import Bounds, row_bounds
-from spark_channel.connectors.postgresql.options import PostgresOptions, asyncpg_arguments
+from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.postgresql.read.asyncpg_arguments import asyncpg_arguments
 from spark_channel.connectors.postgresql.read.copy_login import forget_login, login_parameters
 from spark_channel.connectors.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql_family import joined

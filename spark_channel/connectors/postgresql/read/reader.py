@@ -39,7 +39,8 @@ from spark_channel.connectors.postgresql.catalog.tables import look_up
 from spark_channel.connectors.postgresql.definition import defined, read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
-from spark_channel.connectors.postgresql.options import PostgresReadOptions, why_not_asyncpg
+from spark_channel.connectors.postgresql.options import PostgresReadOptions
+from spark_channel.connectors.postgresql.read.asyncpg_arguments import why_not_asyncpg
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.catalog import ReadColumn, Table

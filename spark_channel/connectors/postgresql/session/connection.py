@@ -32,7 +32,6 @@ from spark_channel.connectors.postgresql.failures import (
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.session.settings import Settings
 from spark_channel.connectors.postgresql.session.shared_database import BY_COPY, shared_database
-from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_family import (
     connected,
     escaped_text,
@@ -40,8 +39,8 @@ from spark_channel.connectors.sql.postgresql_family import (
     refused_by_pooler,
 )
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, DriverSession, committed
-from spark_channel.connectors.sql.statements import quoted_name
-from spark_channel.connectors.sql.write.publish import check_stored
+from spark_channel.connectors.sql.statements import marked, quoted_name
+from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.errors import ChannelError
 from spark_channel.final_errors import final, of_input
 

@@ -19,14 +19,6 @@ from spark_channel.connectors.postgresql.catalog import (
 )
 from spark_channel.connectors.postgresql.catalog.tables import look_up
 from spark_channel.connectors.postgresql.definition import read_definition
-from spark_channel.connectors.postgresql.dialect import (
-    DIALECT,
-    PostgresPlan,
-    create_statement,
-    match_target,
-    new_name,
-    written_columns,
-)
 from spark_channel.connectors.postgresql.failures import (
     is_gone,
     is_locked,
@@ -36,7 +28,16 @@ from spark_channel.connectors.postgresql.failures import (
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import SYSTEM
+from spark_channel.connectors.postgresql.write.dialect import (
+    DIALECT,
+    PostgresPlan,
+    create_statement,
+    match_target,
+    new_name,
+    written_columns,
+)
 from spark_channel.connectors.postgresql.write.loader import TASK_SECONDS, postgres_way
+from spark_channel.connectors.postgresql.write.merge import keys_sql
 from spark_channel.connectors.postgresql.write.new_table import (
     count,
     count_on,
@@ -46,17 +47,14 @@ from spark_channel.connectors.postgresql.write.new_table import (
     tried,
     with_numbers,
 )
-from spark_channel.connectors.postgresql.write.publish import (
+from spark_channel.connectors.postgresql.write.staged_rows import (
     check_staged,
-    create_stage,
-    drop_stage,
     is_there,
-    keys_sql,
     new_table,
     patient_lock,
     publish_stage,
-    stages,
 )
+from spark_channel.connectors.postgresql.write.staging import create_stage, drop_stage, stages
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect

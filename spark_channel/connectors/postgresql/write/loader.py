@@ -28,7 +28,6 @@ from spark_channel.connectors.base.session_pool import ThreadSession
 from spark_channel.connectors.postgresql.catalog import table_sql
 from spark_channel.connectors.postgresql.copy.format import CopyRows
 from spark_channel.connectors.postgresql.copy.paced import PacedCopy
-from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_gone, is_refused_data, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
@@ -38,14 +37,12 @@ from spark_channel.connectors.postgresql.write.committed_chunk import (
     reach,
     transaction_number,
 )
-from spark_channel.connectors.postgresql.write.publish import (
-    CHUNKS,
-    HELD,
-    PostgresMerge,
-    bring_staged,
+from spark_channel.connectors.postgresql.write.dialect import DIALECT, PostgresPlan, written_columns
+from spark_channel.connectors.postgresql.write.merge import PostgresMerge, keys_sql
+from spark_channel.connectors.postgresql.write.staged_rows import CHUNKS, HELD, bring_staged
+from spark_channel.connectors.postgresql.write.staging import (
     create_stage,
     drop_stage,
-    keys_sql,
     stage_columns,
 )
 from spark_channel.connectors.sql.write.database import Stages

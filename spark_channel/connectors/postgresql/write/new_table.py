@@ -20,9 +20,9 @@ from spark_channel.connectors.base.definition import (
     with_not_null,
 )
 from spark_channel.connectors.postgresql.catalog import PgTable, find_table
-from spark_channel.connectors.postgresql.dialect import DIALECT, create_statement
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.write.dialect import DIALECT, create_statement
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.errors import SchemaError, TargetError

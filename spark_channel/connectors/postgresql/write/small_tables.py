@@ -11,33 +11,27 @@ before it read the rows, is left out: another run may have published newer rows.
 order, so that two groups do not wait for each other: the claims of streams by their keys, then those of tables.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.connectors.base.contract import Reader, Writer, native_batch, native_data
+from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.small_tables import SmallTable, Together
-from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
-from spark_channel.connectors.postgresql.copy.format import CopyRows
+from spark_channel.connectors.postgresql.catalog import PgTable, described, find_rows
 from spark_channel.connectors.postgresql.definition import defined
-from spark_channel.connectors.postgresql.dialect import (
-    DIALECT,
-    create_statement,
-    match_target,
-    written_columns,
-)
 from spark_channel.connectors.postgresql.failures import is_gone
-from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.read.reader import PostgresReader
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
-from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.postgresql.write.database import PostgresDatabase
+from spark_channel.connectors.postgresql.write.dialect import (
+    DIALECT,
+)
 from spark_channel.connectors.postgresql.write.new_table import (
     count,
     count_on,
@@ -45,18 +39,28 @@ from spark_channel.connectors.postgresql.write.new_table import (
     counts_of,
     untried,
 )
-from spark_channel.connectors.sql.catalog import TABLE, TargetTable
-from spark_channel.connectors.sql.definition import NewTable
+from spark_channel.connectors.postgresql.write.small_table_plans import (
+    SmallPlan,
+    copied_rows,
+    is_special,
+    planned,
+    source_of,
+)
+from spark_channel.connectors.postgresql.write.small_table_sources import (
+    IDLE_LIMIT,
+    LOCK_LIMIT,
+    Sources,
+)
+from spark_channel.connectors.sql.catalog import TABLE
 from spark_channel.connectors.sql.read.source import ReadSource
+from spark_channel.connectors.sql.write.checks import check_planned
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
-from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
+from spark_channel.connectors.sql.write.group_claims import GroupClaims
 from spark_channel.connectors.sql.write.plan import WriteTarget
-from spark_channel.connectors.sql.write.publish import check_planned
 from spark_channel.connectors.sql.write.publish_many import publish_many
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,
     LONGEST_SECONDS,
-    PIECE,
     RefusedError,
     alone,
     are_joined,
@@ -64,47 +68,23 @@ from spark_channel.connectors.sql.write.small_tables import (
     database_of,
 )
 from spark_channel.connectors.sql.write.table_database import free_index_names, write_target
-from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
+from spark_channel.errors import ChannelError, SchemaError, TargetError
 from spark_channel.plain_text import log_of
-from spark_channel.planning import Split
 
-__all__ = ["PostgresTogether", "joined"]
+__all__ = [
+    "PostgresTogether",
+    "joined",
+]
 
 _log = log_of(__name__)
-
 _OPTIONS = LOGIN | {"sslpassword", "current_schema"}
 """With any other option, a table is copied alone."""
-_FIRST = (
-    "SET LOCAL idle_in_transaction_session_timeout = '5s'",
-    "SET LOCAL lock_timeout = '2s'",
-)
-_LOOK = "SET LOCAL lock_timeout = '2s'"
-"""A table that is locked holds up the look at others, and is copied alone."""
-_READ = (_FIRST[0], "SET LOCAL lock_timeout = '100ms'")
-"""The tables that were read before in the transaction are locked against ALTER TABLE meanwhile."""
 _AT_TABLES = f"""
 SELECT set_config('lock_timeout', '100ms', true),
   set_config('statement_timeout', least(nullif(own, 0), {LONGEST_SECONDS * 1000:.0f})::text, true)
 FROM (SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::int AS own) AS found
 """  # noqa: S608 - a constant
 """A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
-_BASES: Mapping[str, str] = {
-    "boolean": "bool",
-    "smallint": "int2",
-    "integer": "int4",
-    "bigint": "int8",
-    "real": "float4",
-    "double precision": "float8",
-    "numeric": "numeric",
-    "text": "text",
-    "bytea": "bytea",
-    "date": "date",
-    "time": "time",
-    "timestamp": "timestamp",
-    "timestamptz": "timestamptz",
-    "interval": "interval",
-}
-"""By the words of `WriteDialect.created_type`."""
 
 
 def joined(reader: Reader, writer: Writer) -> "PostgresTogether | None":
@@ -113,30 +93,6 @@ def joined(reader: Reader, writer: Writer) -> "PostgresTogether | None":
     if not isinstance(reader, PostgresReader) or not are_joined(reader, database, _OPTIONS):
         return None
     return PostgresTogether(reader, database)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """`there`: the table that the rows replace; None = it is to be made. `new`: with its source's whole definition.
-
-    `numbers`: see `SqlPlan`. `rows`: as COPY takes them. `seen`: see `GroupClaims`.
-    """
-
-    source: ReadSource
-    native: bool
-    place: WriteTarget
-    target: TargetTable
-    create: str
-    there: PgTable | None
-    new: NewTable | None = None
-    numbers: tuple[str, ...] = ()
-    rows: Sequence[CopyRows] = ()
-    seen: SeenClaim = (0, "", None)
-
-    @property
-    def stream_of(self) -> str:
-        """The table, as claims name it."""
-        return self.place.claimed
 
 
 class PostgresTogether(Together):
@@ -150,18 +106,18 @@ class PostgresTogether(Together):
     def look(self, tables: Sequence[SmallTable]) -> None:
         reader = self._reader  # the session that reads the rows is open then
         connect = reader.copies if reader.reaches_copies else reader.connect
-        with connect("plan") as reading, reading.transaction("", _LOOK):
+        with connect("plan") as reading, reading.transaction("", LOCK_LIMIT):
             names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
             rows = find_rows(reading, names)
             definitions = self._definitions(reading, tables, rows)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
         for table, row in zip(tables, rows, strict=True):
             with alone(table):
-                sources[table] = _source(cast(PostgresReader, table.reader), row)
+                sources[table] = source_of(cast(PostgresReader, table.reader), row)
         with self._session("look together") as session:
             asked = [each for each in tables if each.why is None]
             names = [database_of(each.writer, PostgresDatabase).options.dbtable for each in asked]
-            with session.transaction("", _LOOK):
+            with session.transaction("", LOCK_LIMIT):
                 found = find_rows(session, names) if names else []
                 own = self._definitions(session, asked, found)
             targets: set[str] = set()
@@ -176,7 +132,7 @@ class PostgresTogether(Together):
                         raise TargetError(f"{place.label} is the target of two tables")
                     targets.add(place.claimed)
                     source, native = sources[table]
-                    plan = _planned(table, source, native, place, there)
+                    plan = planned(table, source, native, place, there)
                     if (definition := definitions.get(table)) is not None:
                         plan = self._fully(plan, definition, own.get(table), names_of)
                     table.plan = plan
@@ -211,11 +167,11 @@ class PostgresTogether(Together):
 
     def _fully(
         self,
-        plan: _Plan,
+        plan: SmallPlan,
         source: TableDefinition,
         own: TableDefinition | None,
         names_of: Callable[[str], Callable[[str], str]],
-    ) -> _Plan:
+    ) -> SmallPlan:
         """The plan, with what `createTable=full` asks for. `own`: how the table that is there is defined."""
         if own is not None:
             if any(column.generated is not None for column in own.columns):
@@ -241,11 +197,11 @@ class PostgresTogether(Together):
 
     # --- the rows
 
-    def reading(self, *, at_once: bool) -> AbstractContextManager["_Sources"]:
-        return _Sources(self._reader, at_once)
+    def reading(self, *, at_once: bool) -> AbstractContextManager["Sources"]:
+        return Sources(self._reader, at_once)
 
     def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
-        reading: _Sources = session
+        reading: Sources = session
         yield from reading.read(table.plan, [table.condition] if table.condition else [])
 
     # --- the transaction
@@ -254,7 +210,7 @@ class PostgresTogether(Together):
         for table in tables:
             if table.is_left:
                 with alone(table):
-                    table.plan = replace(table.plan, rows=_copied(table))
+                    table.plan = replace(table.plan, rows=copied_rows(table))
         publish_many(self._database, self, tables)
 
     def session(self) -> PgWriteSession:
@@ -270,7 +226,7 @@ class PostgresTogether(Together):
         return nullcontext()
 
     def transaction(self, session: PgWriteSession) -> AbstractContextManager[None]:
-        return session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST)
+        return session.transaction("ISOLATION LEVEL READ COMMITTED", IDLE_LIMIT, LOCK_LIMIT)
 
     def claiming(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -320,7 +276,7 @@ class PostgresTogether(Together):
 
     def _emptied(self, table: SmallTable) -> str:
         """The statement after which the table is there without rows."""
-        plan: _Plan = table.plan
+        plan: SmallPlan = table.plan
         if plan.there is None:
             return plan.create
         return DIALECT.emptied(plan.target.own_rows, self._database.options)
@@ -334,7 +290,7 @@ class PostgresTogether(Together):
             with self._refusing(table):
                 there = None if row is None else described(*row)
                 check_planned(DIALECT, table.plan.target, there)
-                if there is None or _is_special(there):
+                if there is None or is_special(there):
                     raise TargetError(f"table {table.plan.target.label} was altered")
 
     @contextmanager
@@ -367,170 +323,6 @@ def _hold_time(until: float) -> None:
     """
     if SYSTEM_CLOCK.now() > until:
         raise TargetError(f"the group has locked its tables for {LONGEST_SECONDS:g} s")
-
-
-def _is_special(table: PgTable) -> bool:
-    return table.kind != "r" or table.is_parent or table.is_ruled
-
-
-# A table's two ends, as they are planned.
-
-
-class _Known:
-    """Stands for a session in which a table was looked up before."""
-
-    place = ""
-
-    def __init__(self, row: tuple[Any, ...]) -> None:
-        self._row = row
-
-    def repeated(self, *_: object) -> list[tuple[Any, ...]]:
-        return [self._row]
-
-
-def _source(reader: PostgresReader, row: tuple[Any, ...] | None) -> tuple[ReadSource, Any]:
-    """The source, and its native rows if it has such."""
-    if row is None:
-        raise SourceError(f"there is no table {reader.options.dbtable}")
-    source = reader.known(cast(Any, _Known(row)))
-    if source.table is None or source.table.is_view or not reader.is_builtin:
-        raise SourceError(f"{source.label} is read alone")
-    return source, reader.native_rows([Split({"kind": "all", "row_bytes": 1})])
-
-
-def _planned(
-    table: SmallTable, source: ReadSource, native: Any, place: WriteTarget, there: PgTable | None
-) -> _Plan:
-    """
-    Raises:
-        ChannelError: the rows do not fit, or not without a staging table.
-    """
-    options = cast(PostgresWriteOptions, table.writer.options)
-    sql = DIALECT.place(place.schema, place.name)
-    if there is not None and _is_special(there):
-        raise TargetError(f"table {there.label} is written alone")
-    if there is None and options.create_table == "full":
-        create, into = "", _alike(place, source)
-    else:
-        create = _create(sql, source, options) if there is None else ""
-        into = there or _created(place, source.schema)
-    target, is_native = match_target(into, source.schema, options, native=native)
-    # What COPY writes into an identity column, only `numbers` follow.
-    counts = options.create_table == "full"
-    if any(each.cast or (each.column.identity and not counts) for each in written_columns(target)):
-        raise SchemaError(f"rows of {place.label} are cast by the server")
-    kept = replace(place, table=None)
-    return _Plan(source, is_native, kept, target, create, there)
-
-
-def _create(sql: str, source: ReadSource, options: PostgresWriteOptions) -> str:
-    """CREATE TABLE, with as much of the source's definition as a copy of one table would give it.
-
-    Raises:
-        SchemaError: the type of a column, or a key that does not hold for all rows that are read.
-    """
-    table = source.table
-    if options.create_table == "columns" or table is None:
-        return create_statement(sql, source.schema, options)
-    assert isinstance(table, PgTable)
-    if table.is_parent or table.kind != "r":
-        raise SchemaError(f"{table.label} has parts, and is made alone")
-    never_null = {each.name for each in table.columns if DIALECT.is_never_null(table, each)}
-    fields = [field.with_nullable(field.name not in never_null) for field in source.schema]
-    return create_statement(sql, pa.schema(fields), options, table.primary or table.period_key)
-
-
-def _alike(place: WriteTarget, source: ReadSource) -> PgTable:
-    """The table as it is made with the columns of its source.
-
-    Raises:
-        SchemaError: the source has parts, whose keys may not hold for all of its rows.
-    """
-    table = source.table
-    assert isinstance(table, PgTable)
-    if table.is_parent or table.kind != "r":
-        raise SchemaError(f"{table.label} has parts, and is made alone")
-    columns = [replace(column, identity="") for column in table.columns]
-    return PgTable(place.schema, place.name, tuple(columns), kind="r")
-
-
-def _created(place: WriteTarget, schema: pa.Schema) -> PgTable:
-    """The table as CREATE TABLE makes it."""
-    columns = []
-    for field in schema:
-        declared = DIALECT.created_type(field.name, field.type, key=False)
-        words, _, sizes = declared.partition("(")
-        if words not in _BASES or pa.types.is_dictionary(field.type):
-            raise SchemaError(f"column {field.name!r} is {field.type}")
-        typmod = -1
-        if sizes:
-            precision, scale = map(int, sizes.rstrip(")").split(","))
-            typmod = ((precision << 16) | scale) + 4
-        columns.append(
-            PgColumn(field.name, declared, base=_BASES[words], typmod=typmod, builtin=True)
-        )
-    return PgTable(place.schema, place.name, tuple(columns), kind="r")
-
-
-def _copied(table: SmallTable) -> list[CopyRows]:
-    """The rows as COPY takes them."""
-    plan: _Plan = table.plan
-    if plan.native:
-        return [
-            CopyRows(plan.target.names, each.num_rows, [native_data(each)])
-            for each in table.batches
-        ]
-    from spark_channel.connectors.postgresql.copy.encoding import copy_rows  # it imports numpy
-
-    columns = written_columns(plan.target)
-    return [copy_rows(encode(each, columns)) for each in table.batches]
-
-
-class _Sources:
-    """The sessions that read. `at_once`: in one transaction; else no table is locked while the next one is paid."""
-
-    def __init__(self, reader: PostgresReader, at_once: bool) -> None:
-        self._reader, self._at_once = reader, at_once
-        self._open: dict[bool, Any] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for session in self._open.values():
-            try:
-                if self._at_once and kind is None and session.is_open:
-                    session.execute("COMMIT")
-            finally:
-                session.__exit__(kind, None, None)
-
-    def read(self, plan: _Plan, conditions: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        session, source = self._session(native=plan.native), plan.source
-        with session.closed_on_failure():
-            if not self._at_once:
-                session.begin("", _LOOK)
-            if plan.native:
-                columns = [source.column(column.name) for column in source.columns]
-                query = source.sql(columns, conditions)
-                for piece, bounds in session.copy(query, len(columns), PIECE.nbytes):
-                    yield native_batch(piece, bounds)
-            else:
-                asked = source.dialect.statement(source.columns, source.behind(conditions))
-                for raw in session.stream(asked, PIECE):
-                    if raw.num_rows:
-                        yield source.dialect.decode(raw, source.columns, source.schema)
-            if not self._at_once:
-                session.execute("COMMIT")
-
-    def _session(self, *, native: bool) -> Any:
-        found = self._open.get(native)
-        if found is None or not found.is_open:
-            found = (self._reader.copies if native else self._reader.connect)("read")
-            self._open[native] = found
-            if self._at_once:
-                with found.closed_on_failure():
-                    found.begin("", *_READ)
-        return found
 
 
 def _otherwise(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from spark_channel.connectors.sql.statements.names import (
     pick_columns,
     quoted_parts,
 )
+from spark_channel.connectors.sql.statements.placeholders import marked
 from spark_channel.connectors.sql.statements.text import (
     Source,
     UnreadableError,
@@ -39,6 +40,7 @@ __all__ = [
     "inside",
     "is_plain_name",
     "known_name",
+    "marked",
     "missing_table",
     "name_readings",
     "named_table",

@@ -32,7 +32,7 @@ from spark_channel.connectors.base.kept_claims import (
     ranges_of_bits,
     without_bits,
 )
-from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.statements import marked
 from spark_channel.connectors.sql.write.claim_tables import (
     CLAIMS,
     COLUMNS,

@@ -1,4 +1,4 @@
-"""Values checked before they are sent; rows refused."""
+"""Checks of values before they are sent, and how a row is refused. Pure."""
 
 from decimal import Decimal
 
@@ -20,9 +20,6 @@ __all__ = [
     "refuse_where",
     "storage",
 ]
-
-
-# The dates and times that Spark holds. Pure.
 
 
 DAYS = (-719_162, 2_932_896)
@@ -50,10 +47,6 @@ def first_outside(array: pa.Array) -> int:
     if ends["min"] is None or least <= ends["min"] <= ends["max"] <= most:
         return -1
     return int(pc.index(pc.or_(pc.less(numbers, least), pc.greater(numbers, most)), True).as_py())
-
-
-# Shared by the encoders: how a row is refused, and the checks of dates, timestamps and decimals.
-# Pure.
 
 
 class BadValueError(Exception):

@@ -31,6 +31,7 @@ from spark_channel.connectors.sql.session import BY_ITSELF, S, split_script
 from spark_channel.connectors.sql.stored_tables import stored_in
 from spark_channel.connectors.sql.write import new_file
 from spark_channel.connectors.sql.write.attempt import open_attempt
+from spark_channel.connectors.sql.write.checks import refuse_two_receipts
 from spark_channel.connectors.sql.write.claim_tables import TASKS, is_own_table
 from spark_channel.connectors.sql.write.claim_taking import take
 from spark_channel.connectors.sql.write.claims import Claims
@@ -45,7 +46,6 @@ from spark_channel.connectors.sql.write.in_session import (
 from spark_channel.connectors.sql.write.ledger import with_ledger
 from spark_channel.connectors.sql.write.own_source import commit_apart, stored_at
 from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget, own_plan
-from spark_channel.connectors.sql.write.publish import refuse_two_receipts
 from spark_channel.connectors.sql.write.rights import (
     check_rights,
     check_rights_of_table,

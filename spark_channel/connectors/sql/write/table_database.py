@@ -16,15 +16,11 @@ from spark_channel.connectors.sql.definition import NewTable, free_names, is_bui
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
+from spark_channel.connectors.sql.write.checks import check_receipt, dropped, make_ready
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.database import Publisher, Stages
+from spark_channel.connectors.sql.write.merge import Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.write.publish import (
-    Merge,
-    check_receipt,
-    dropped,
-    make_ready,
-)
 from spark_channel.connectors.sql.write.sessions import (
     Definition,
     Tell,

@@ -11,9 +11,10 @@ import pyarrow as pa
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.session import S, WriteSession
+from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.connectors.sql.write.in_session import in_transaction
+from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan
-from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Rows, Way

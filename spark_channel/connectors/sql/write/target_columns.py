@@ -1,4 +1,4 @@
-"""DataFrame columns matched to the target table; merge key."""
+"""Matches a DataFrame's columns to a table's by name, or to those of a new table. Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from spark_channel.connectors.sql.catalog import (
 from spark_channel.connectors.sql.definition import NewTable, create_index, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.statements import SameName
+from spark_channel.connectors.sql.write.checks import holds_unique
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.publish import holds_unique
+from spark_channel.connectors.sql.write.merge_key import merge_key
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.lazy import compute as pc
@@ -31,62 +31,10 @@ __all__ = [
     "ColumnCheck",
     "added_columns",
     "create_table",
-    "merge_key",
     "new_target",
     "old_target",
     "wider_columns",
 ]
-
-# The key of a merge: `keyColumns`, or else the table's primary key.
-
-
-def merge_key(
-    options: SqlWriteOptions,
-    columns: Sequence[str],
-    same_name: SameName,
-    label: str,
-    primary: Sequence[str] | None = None,
-    no_key: str = "has no primary key",
-) -> tuple[str, ...]:
-    """The key as the rows' `columns` spell it; () for a plain insert.
-
-    `primary` is the primary key of the table `label`, () where it has none, for the reason `no_key`; None = the table
-    is to be made.
-
-    Raises:
-        OptionError: a key that the rows do not have, or nothing that says which it is.
-    """
-    if options.write_mode == "insert":
-        return ()
-    wanted = options.key_columns or primary
-    if not wanted:
-        why = "is to be made" if primary is None else no_key
-        more = "" if primary is None else ", with a unique index on them"
-        raise OptionError(
-            f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {why}: "
-            f"name the columns that identify a row{more}",
-            option="keyColumns",
-        )
-    keys = []
-    for each in wanted:
-        name = same_name(each, columns)
-        if name is None:
-            said = (
-                "option 'keyColumns'"
-                if options.key_columns
-                else f"the primary key of table {label!r}"
-            )
-            raise OptionError(
-                f"{said} names {each!r}, which the rows do not have; they have {', '.join(columns)}",
-                option="keyColumns",
-                got=each,
-                takes=", ".join(columns),
-            )
-        keys.append(name)
-    return tuple(keys)
-
-
-# Matches a DataFrame's columns to a table's by name, or to those of a new table. Pure.
 
 
 def old_target(

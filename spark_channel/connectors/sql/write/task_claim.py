@@ -6,6 +6,7 @@ from typing import Generic
 from spark_channel.connectors.base.contract import Receipt, RowTally
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.session import S
+from spark_channel.connectors.sql.write.checks import check_planned
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import (
     claims_at,
@@ -14,7 +15,6 @@ from spark_channel.connectors.sql.write.in_session import (
     settle,
 )
 from spark_channel.connectors.sql.write.plan import SqlPlan
-from spark_channel.connectors.sql.write.publish import check_planned
 from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions
 from spark_channel.errors import TargetError
 

@@ -922,7 +922,7 @@ def test_it_is_one_of_this_connectors_sessions(
     logged: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So all that is checked of a login, of TLS and of files that a server asks for holds for the log's connection."""
-    from spark_channel.connectors.mysql.session.protocol import GuardedConnection
+    from spark_channel.connectors.mysql.session.guarded_connection import GuardedConnection
 
     plain(logged)
     sent: list[tuple[type, int]] = []

@@ -13,7 +13,7 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.write.load_data import RowSender
-from spark_channel.connectors.mysql.write.publish import in_turn
+from spark_channel.connectors.mysql.write.table_locks import in_turn
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.options import CommitMode

@@ -22,8 +22,8 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.small_tables import SmallTable, Together
 from spark_channel.connectors.mysql.session import LostConnectionError, MysqlWriteSession
 from spark_channel.connectors.mysql.write import small_tables as publishing
-from spark_channel.connectors.mysql.write.publish import table_lock
 from spark_channel.connectors.mysql.write.small_tables import MysqlTogether
+from spark_channel.connectors.mysql.write.table_locks import table_lock
 from spark_channel.connectors.sql.write.group_claims import GroupClaims
 from spark_channel.errors import TargetError
 from spark_channel.replication import ReplicationReport

@@ -14,8 +14,11 @@ from spark_channel.connectors import FetchSize, Receipt, WritePlan, load_reader
 from spark_channel.connectors.base.contract import NATIVE, native_data
 from spark_channel.connectors.postgresql import PostgresReader
 from spark_channel.connectors.postgresql.failures import is_gone
-from spark_channel.connectors.postgresql.options import asyncpg_arguments, why_not_asyncpg
 from spark_channel.connectors.postgresql.read import copy_session
+from spark_channel.connectors.postgresql.read.asyncpg_arguments import (
+    asyncpg_arguments,
+    why_not_asyncpg,
+)
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode

@@ -11,7 +11,7 @@ import pytest
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.write.loader import PostgresHeldLoader
-from spark_channel.connectors.postgresql.write.publish import bring_staged
+from spark_channel.connectors.postgresql.write.staged_rows import bring_staged
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.attempt import TaskAttempt
 from spark_channel.errors import SupersededError, TargetError

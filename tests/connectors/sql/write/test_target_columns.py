@@ -12,8 +12,8 @@ from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.postgresql.dialect import DIALECT as POSTGRESQL
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.write.dialect import DIALECT as POSTGRESQL
 from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions

@@ -1,248 +1,34 @@
-"""Staging tables, claims and merge in one transaction."""
+"""Brings staged rows into the table, inside the caller's transaction."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt
-from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
 from spark_channel.connectors.postgresql.catalog import table_sql
 from spark_channel.connectors.postgresql.copy.format import CopyRows
-from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_locked, is_refused_data, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
-from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
+from spark_channel.connectors.postgresql.write.dialect import DIALECT, PostgresPlan
+from spark_channel.connectors.postgresql.write.merge import PostgresMerge, keys_sql, of_pages
+from spark_channel.connectors.postgresql.write.staging import drop_stage
 from spark_channel.connectors.sql.catalog import TABLE, TargetTable
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.statements import quoted_name
-from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_gone, is_ready
-from spark_channel.errors import BatchRefusedError, CommitError, TargetError
+from spark_channel.connectors.sql.write.checks import is_ready
+from spark_channel.errors import CommitError, TargetError
 
 __all__ = [
     "CHUNKS",
     "HELD",
-    "PostgresMerge",
     "bring_staged",
     "check_staged",
-    "create_stage",
-    "drop_stage",
     "is_there",
-    "keys_sql",
     "new_table",
-    "of_pages",
     "patient_lock",
     "publish_stage",
-    "stage_columns",
-    "stages",
 ]
-
-
-# Merges rows of a staging or temporary table into the target by `writeMode`, with the necessary
-# casts.
-
-
-def of_pages(ctid: str, begin: int, end: int) -> str:
-    """The condition that a row lies on these pages."""
-    return f"{ctid} >= '({begin},0)'::tid AND {ctid} < '({end},0)'::tid"
-
-
-_SERVER_SECONDS = "; SELECT extract(epoch FROM clock_timestamp() - statement_timestamp())::float8"
-"""Behind a statement, sent with it: what both took, without the way there and back."""
-
-
-def keys_sql(target: TargetTable) -> str:
-    return ", ".join(map(DIALECT.quoted, target.key))
-
-
-class PostgresMerge(Merge):
-    """Also inserts. Rows keep their `xmin`, by which a publish counts them before it merges."""
-
-    def __init__(
-        self, session: PgWriteSession, target: TargetTable, rows: str, mode: str, *, count: int = 0
-    ) -> None:
-        """`count`: how many `rows` there are."""
-        super().__init__(session, DIALECT, target, rows, mode, count)
-        self._session: PgWriteSession = session
-        self._columns, self._place = written_columns(target), target
-        self.writers: int | None = None
-        """How many tasks wrote the rows; None = others may write to the same target."""
-
-    def bring_in_pieces(self, pages: int, clock: Clock = SYSTEM_CLOCK) -> None:
-        """`bring` for `insert`, some of the rows' `pages` at a time: the server rests, and uses a quarter of a core.
-
-        A piece takes the server about 1 ms, however far away it is; all pieces are one transaction, which lasts four
-        times as long as one statement would.
-        """
-        assert self._mode == "insert"
-
-        with self._session.all_stored(self._target, self._label, self._count) as stored:
-
-            def insert(begin: int, end: int) -> float:
-                affected, said = self._insert(
-                    f" WHERE {of_pages('s.ctid', begin, end)}{_SERVER_SECONDS}"
-                )
-                stored(affected)
-                return float(said[-1][0])
-
-            WritePacer.moving(1, clock=clock).run(insert, 0, pages)
-
-    def bring(self) -> None:
-        if self._mode == "insert":
-            self._insert_all("", self._count)
-            return
-        if self._mode == "apply":
-            self._truncate()
-        super().bring()
-
-    def _truncate(self) -> None:
-        """Empty the target where a row says so; what came before that row goes with it.
-
-        By DELETE, for which a role that writes rows has the right, and which blocks no reader.
-        """
-        said = ", ".join(f"'{word}'" for word in TRUNCATES)
-        truncates = f"LOWER({self._operation}) IN ({said})"
-        ((last,),) = self._run(f"SELECT max({PLACE})::bigint FROM {self._rows} WHERE {truncates}")  # noqa: S608 - names are quoted
-        if last is None:
-            return
-        if self.writers != 1:
-            many = (
-                "tasks that commit by themselves"
-                if self.writers is None
-                else f"{self.writers} tasks"
-            )
-            raise BatchRefusedError(
-                f"a row has 'truncate' in {OPERATION}, and {many} write to {self._label}: whether the rows of another "
-                "task are older or newer is not known. Write with commit=job, and without a shuffle behind the stream "
-                "(repartition, join), so that one task has all changes in their order"
-            )
-        DIALECT.check_deletes(self._session, self._place.schema, self._place.name)
-        self._run(f"DELETE FROM {self._own_rows}")  # noqa: S608 - names are quoted
-        check_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._own_rows}")[0][0]))  # noqa: S608 - names are quoted
-        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608 - names are quoted
-
-    def _keep_last(self) -> None:
-        key = self.listed(self._key)
-        self._rows = (
-            f"(SELECT DISTINCT ON ({key}) * FROM {self._rows} ORDER BY {key}, {PLACE} DESC)"  # noqa: S608 - names are quoted
-        )
-
-    def _delete(self) -> None:
-        where = f"{self.gone('s.')} AND {self._same}"
-        self._run(f"DELETE FROM {self._own_rows} t USING {self._rows} s WHERE {where}")  # noqa: S608 - names are quoted
-
-    def _close(self, end: str) -> None:
-        where = f"{self.does(CLOSES, 's.')} AND {self._same_one} AND t.{self.quoted(end)} IS NULL"
-        self._run(
-            f"UPDATE {self._own_rows} t SET {self.quoted(end)} = {self._closed_at(end)} FROM {self._rows} s "  # noqa: S608 - names are quoted
-            f"WHERE {where}"
-        )
-
-    def _staged(self, name: str) -> str:
-        return next(self._value(each) for each in self._columns if each.target == name)
-
-    def _same_by(self, key: Sequence[str]) -> str:
-        return " AND ".join(
-            f"t.{self.quoted(each.target)} = {self._value(each)}"
-            for each in self._columns
-            if each.target in key
-        )
-
-    def _drop_deletes(self) -> None:
-        pass
-
-    def _write(self, *, update: bool) -> int | None:
-        action = "DO NOTHING"
-        if update and self.others:
-            sets = ", ".join(
-                f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in self.others
-            )
-            action = f"DO UPDATE SET {sets}"
-        kept, count = "", self._count
-        if self._mode == "apply":
-            kept = f" WHERE NOT {self.ended('s.')}"
-            ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608 - names are quoted
-        conflict = f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}"
-        if action == "DO NOTHING":
-            stored, _ = self._insert(conflict)
-            if stored != count:
-                self._check_keys()
-        else:
-            self._insert_all(conflict, count)
-        return None
-
-    def _check_written(self, stored: int | None) -> None:
-        pass  # `_write` has
-
-    def _insert_all(self, more: str, count: int) -> None:
-        with self._session.all_stored(self._target, self._label, count) as stored:
-            stored(self._insert(more)[0])
-
-    def _insert(self, more: str) -> tuple[int, Sequence[tuple[Any, ...]]]:
-        numbered = any(each.column.identity == "a" for each in self._columns)
-        override = " OVERRIDING SYSTEM VALUE" if numbered else ""
-        values = ", ".join(map(self._value, self._columns))
-        return self._session.affected(
-            f"INSERT INTO {self._target} ({self.listed(self._names)}){override} "  # noqa: S608 - names are quoted
-            f"SELECT {values} FROM {self._rows} s{more}"
-        )
-
-    def _value(self, column: PgWriteColumn) -> str:
-        name = f"s.{self.quoted(column.target)}"
-        return value_sql(name, column.column) if column.cast else name
-
-
-# The staging of `commit=job`: one table per run, beside its target or in `stagingSchema`.
-#
-# Each task adds its rows in chunks, a transaction each, whose number every row carries (`xmin`). A
-# receipt names the
-# numbers of its attempt, so that a publish takes exactly those rows, whatever other attempts have
-# left. The table
-# is unlogged, or, where the target is to be created, is the target under another name. Its name
-# begins with the run's
-# claim, which distinguishes the staging of a live run from that of a run that was overtaken or has
-# ended.
-
-
-_FIND = """
-SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' AND n.nspname = {schema} AND c.relname LIKE 'spark\\_channel\\_st%'
-  AND pg_has_role(c.relowner, 'USAGE') ORDER BY c.relname
-"""
-_NAME = re.compile(r"spark_channel_(?:stage|st_[0-9a-f]{6})_[0-9a-f]{16}_\d+_")
-"""A table of a user may have a name that begins with only the words."""
-
-
-def stage_columns(target: TargetTable) -> list[str]:
-    """The columns of a staging or temporary table for rows of `target`, as CREATE TABLE has them."""
-    columns = [f"{quoted_name(c.target)} {c.staged}" for c in written_columns(target)]
-    if target.operation is not None:
-        operation = quoted_name(target.operation)
-        columns += [f"{operation} text", f"{PLACE} bigint GENERATED ALWAYS AS IDENTITY"]
-    return columns
-
-
-def create_stage(session: PgSession, target: TargetTable, schema: str, name: str) -> None:
-    """Make the unlogged table that takes rows for a target that is there, unless it is there."""
-    columns = ", ".join(stage_columns(target))
-    session.execute(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(schema, name)} ({columns})")
-
-
-def drop_stage(session: PgSession, schema: str, name: str) -> None:
-    session.execute(f"DROP TABLE IF EXISTS {table_sql(schema, name)}")
-
-
-def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
-    """The staging tables in `schema` that this role may drop, and whose names begin so."""
-    found = [str(name) for (name,) in session.rows(_FIND.format(schema=literal_sql(schema)))]
-    return [name for name in found if name.startswith(beginning) and _NAME.match(name)]
-
-
-# Inserts staged rows into the table, inside the caller's transaction.
-
 
 _LOCK_MILLIS = 2_000
 _PATIENT = f"""
@@ -255,7 +41,6 @@ FROM (SELECT own, least(coalesce(nullif((extract(epoch FROM own::interval) * 100
 _FIRST_PAGES = 16
 _RANGES_OF_PAGES = 140_000
 """The version from which on a range of pages is read alone."""
-
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
 HELD = "held"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.statements import marked
 
 
 @pytest.mark.parametrize(

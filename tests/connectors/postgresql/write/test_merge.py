@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.connectors.postgresql.write.publish import PostgresMerge
+from spark_channel.connectors.postgresql.write.merge import PostgresMerge
 from spark_channel.errors import ChannelError
 from tests.connectors.postgresql.pg import Pg
 

@@ -1,11 +1,8 @@
-"""Prepares a table, merges staged rows into it as `writeMode` says, and holds it to have stored all of them."""
+"""Merges staged rows into a table by `writeMode`, inside the caller's transaction."""
 
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.feed import (
     BEGIN,
     CLOSE_ALL,
@@ -16,164 +13,13 @@ from spark_channel.connectors.base.feed import (
     OPERATION,
     WRITES,
 )
-from spark_channel.connectors.sql.catalog import Table, TargetTable, declared_columns, listed
-from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
-from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.catalog import TargetTable
+from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.session import BoundSession, WriteSession
-from spark_channel.connectors.sql.statements import quoted_text
-from spark_channel.errors import BatchRefusedError, CommitError, TargetError
+from spark_channel.connectors.sql.write.checks import check_gone, check_stored
+from spark_channel.errors import BatchRefusedError, TargetError
 
-__all__ = [
-    "PLACE",
-    "Merge",
-    "StandardMerge",
-    "check_gone",
-    "check_planned",
-    "check_receipt",
-    "check_stored",
-    "dropped",
-    "has_triggers",
-    "holds_unique",
-    "insert_words",
-    "is_ready",
-    "make_ready",
-    "reached_by_delete",
-    "refuse_two_receipts",
-]
-
-
-# Prepares a table, and publishes its rows in one transaction.
-
-
-def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
-    """Check that each task has one receipt.
-
-    Raises:
-        CommitError: one has two, so that nothing says which rows are meant.
-    """
-    counts = Counter(receipt.task for receipt in receipts)
-    twice = [task for task, count in counts.items() if count > 1]
-    if twice:
-        raise CommitError(
-            f"two receipts of task {min(twice)}: nothing was published; run the job again"
-        )
-
-
-def reached_by_delete(label: str, key: str, other: str, rule: str) -> TargetError:
-    """The error that to delete all rows of a table would change another one, by its foreign key."""
-    does = "delete" if rule == "CASCADE" else "change"
-    return TargetError(
-        f"all rows of {label} are to be replaced, and foreign key {key!r} of {other}, which has rows, is ON DELETE "
-        f"{rule}: the server would {does} rows of {other}, too. Drop the foreign key and add it after the run, or "
-        "update the rows by their key: writeMode=upsert, or mode incremental with primary_key"
-    )
-
-
-def check_receipt(receipt: Receipt, staged: int) -> None:
-    """Check that a task staged as many rows as its receipt says.
-
-    Raises:
-        CommitError: it has not.
-    """
-    if staged != receipt.rows:
-        raise CommitError(
-            f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}: "
-            "nothing was published; run the job again"
-        )
-
-
-def make_ready(
-    session: BoundSession,
-    dialect: WriteDialect,
-    target: TargetTable,
-    options: SqlWriteOptions,
-    *,
-    overwrite: bool,
-) -> bool:
-    """Create the table, or empty it, or hold it to be as the plan found it. Whether it was created.
-
-    Raises:
-        TargetError: the table came, went or changed since the plan was made.
-    """
-    if is_ready(session, dialect, target, options, overwrite=overwrite):
-        return False
-    assert target.create is not None
-    session.execute(target.create)
-    return True
-
-
-def is_ready(
-    session: BoundSession,
-    dialect: WriteDialect,
-    target: TargetTable,
-    options: SqlWriteOptions,
-    *,
-    overwrite: bool,
-) -> bool:
-    """As `make_ready`, but leaves a table to the caller that is to be made: False."""
-    table, stays = dialect.find_table(session, target.sql), dialect.ddl_commits
-    if table is not None and overwrite and not options.truncate and not stays:
-        session.execute(f"DROP TABLE {target.sql}")
-        table = None
-    if table is None and target.create is not None and not stays:
-        return False
-    check_planned(dialect, target, table)
-    if overwrite:
-        dialect.check_alone(session, target.schema, target.name)
-        session.execute(dialect.emptied(target.own_rows, options))
-    return True
-
-
-def check_planned(dialect: WriteDialect, target: TargetTable, table: Table | None) -> None:
-    """Check that the table is as the plan found it, or would have made it.
-
-    Raises:
-        TargetError: another job has dropped, altered or made it since the plan was made.
-    """
-    if table is None:
-        raise dropped(target)
-    again = "Nothing was written to it; run the job again"
-    columns = (
-        declared_columns(table) if target.create is None else dialect.columns_as_created(table)
-    )
-    found, planned = dict(columns), dict(target.declared)
-    changed = found.keys() != planned.keys() or any(
-        not dialect.is_same_type(found[name], declared) for name, declared in planned.items()
-    )
-    if changed and target.create is None:
-        raise TargetError(
-            f"table {target.label!r} was altered while its rows were written: "
-            f"it had {listed(target.declared)} when the job began, and has {listed(columns)} now. {again}"
-        )
-    again += ", and its rows are held against the table that is there now"
-    if changed:
-        raise TargetError(
-            f"another job created table {target.label!r} while this one wrote its rows, with other columns: "
-            f"it has {listed(columns)}, and this job would have created {listed(target.declared)}. {again}"
-        )
-    if target.key and not holds_unique(dialect, table, target.key):
-        raise TargetError(
-            f"another job created or altered table {target.label!r} while this one wrote its rows, "
-            f"and it does not hold ({', '.join(target.key)}) unique, as this job needs. {again}"
-        )
-
-
-def dropped(target: TargetTable) -> TargetError:
-    return TargetError(
-        f"table {target.label!r} was dropped while its rows were written. Nothing was written; run the job again"
-    )
-
-
-def holds_unique(dialect: WriteDialect, table: Table, key: Sequence[str]) -> bool:
-    """Whether the table holds `key` unique, whose columns are spelled as the table's."""
-    names = [column.name for column in table.columns]
-    return any(
-        {dialect.same_name(part, names) or part for part in held} == set(key) for held in table.held
-    )
-
-
-# Merges staged rows into a table by `writeMode`, inside the caller's transaction.
-
+__all__ = ["PLACE", "Merge", "StandardMerge"]
 
 PLACE = "spark_channel_place"
 """The column that numbers staged rows in the order in which they came."""
@@ -464,65 +310,3 @@ class StandardMerge(Merge):
 
 def _texts(values: Sequence[str]) -> str:
     return ", ".join(f"'{value}'" for value in values)
-
-
-# Some tables skip rows, and report success: rows are counted.
-
-
-def check_stored(table: str, sent: int, stored: int) -> None:
-    """Raise unless `table` has stored all rows of a statement, whose transaction the caller then rolls back.
-
-    Raises:
-        BatchRefusedError: it has stored fewer, or more.
-    """
-    if stored == sent:
-        return
-    raise BatchRefusedError(
-        f"table {table!r} stored {stored} of {sent} rows and reported success: a trigger, a rule or a conflict clause "
-        "of the table skips rows, or puts them elsewhere. The transaction is rolled back. Leave these rows out of the "
-        "source, change the trigger or rule, or name the table that stores them in 'dbtable'; with commit=task, "
-        "'maxDirtyRows' counts such rows as refused"
-    )
-
-
-def check_gone(table: str, kept: int) -> None:
-    """Raise unless `table` has removed all rows that a change feed deletes.
-
-    Raises:
-        BatchRefusedError: it has kept some.
-    """
-    if kept:
-        raise BatchRefusedError(
-            f"table {table!r} kept {kept} rows that a change feed deletes, and reported success: a trigger or a rule "
-            "of the table keeps them. The transaction is rolled back. Change the trigger or rule"
-        )
-
-
-# What makes a table of SQLite skip or replace rows of an INSERT, and report success.
-
-
-Run = Callable[[str], Sequence[tuple[Any, ...]]]
-
-_CLAUSE = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
-
-
-def has_triggers(run: Run, table: str) -> bool:
-    """Whether a trigger, which may skip rows by RAISE(IGNORE), belongs to the table."""
-    return bool(_statements(run, table, "trigger"))
-
-
-def insert_words(run: Run, table: str) -> str:
-    """How an INSERT begins: a conflict clause of the table, which skips or replaces rows, does not hold for it.
-
-    Only where there is one: the words hold for the statements of triggers, too.
-    """
-    clause = any(_CLAUSE.search(str(create)) for (create,) in _statements(run, table, "table"))
-    return "INSERT OR ABORT" if clause else "INSERT"
-
-
-def _statements(run: Run, table: str, kind: str) -> Sequence[tuple[Any, ...]]:
-    """The statements that made the table, or its triggers."""
-    name = quoted_text(table)  # sqlglot's generator takes a tenth of a second to load
-    return run(
-        f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608 - texts are quoted
-    )

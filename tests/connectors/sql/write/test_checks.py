@@ -303,7 +303,7 @@ def test_rows_that_are_stored_are_counted_as_such(
 
 
 def test_the_error_says_what_to_do() -> None:
-    from spark_channel.connectors.sql.write.publish import check_stored
+    from spark_channel.connectors.sql.write.checks import check_stored
 
     check_stored("t", 3, 3)
     for stored in (2, 4):
