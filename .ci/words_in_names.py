@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-BOUND = 2.0
+BOUND = 1.5
 
 STOPGAP = re.compile(
     "asked|done|each|found|given|held|kept|known|left|listed|made|more|opened|own|place|rest|said|seen|shown|taken|there"

@@ -82,7 +82,7 @@ class BrokerStatus:
     def settings(self) -> dict[str, Any]:
         """Return the settings that producers and consumers share."""
         options = self._options
-        made: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "bootstrap.servers": options.bootstrap_servers,
             "client.id": "spark-channel",
             "security.protocol": options.protocol,
@@ -92,7 +92,7 @@ class BrokerStatus:
             "logger": _DebugLogger(),
         }
         if options.user is not None:
-            made |= {
+            settings |= {
                 "sasl.mechanism": options.sasl_mechanism or "PLAIN",
                 "sasl.username": options.user,
                 "sasl.password": ""
@@ -112,11 +112,11 @@ class BrokerStatus:
                         option=option,
                         got=path,
                     )
-                made[name] = path
+                settings[name] = path
         if options.sslpassword is not None:
-            made["ssl.key.password"] = options.sslpassword.get_secret_value()
+            settings["ssl.key.password"] = options.sslpassword.get_secret_value()
         return {
-            **made,
+            **settings,
             **{
                 name: value
                 for name, value in options.properties.items()
@@ -157,9 +157,9 @@ class BrokerStatus:
         """Return the result of `call` (seconds to wait); repeat it until `timeout` while no broker answers."""
         end, step = SYSTEM_CLOCK.now() + self._options.timeout, _FIRST
         while True:
-            left = end - SYSTEM_CLOCK.now()
+            seconds_left = end - SYSTEM_CLOCK.now()
             try:
-                return call(max(0.1, min(step, left)))
+                return call(max(0.1, min(step, seconds_left)))
             except KafkaException as error:
                 self.serve(client, 0)
                 if not is_passing(error) or SYSTEM_CLOCK.now() >= end:
@@ -167,28 +167,28 @@ class BrokerStatus:
                 step = min(_LONGEST, 2 * step)
                 self.serve(client, _PAUSE)
 
-    def silent(self, what: str, waited: str) -> ChannelError:
+    def silent(self, subject: str, waited: str) -> ChannelError:
         """Return the error for no answer within the seconds of an option; `waited` names both."""
         met = "" if self._last is None else f"; the client says: {self._shown(self._last)}"
         return self._failure(
-            f"{self._options.address}: {what} for {waited}{met}. Check that the brokers "
+            f"{self._options.address}: {subject} for {waited}{met}. Check that the brokers "
             "run and that this machine reaches each address that they advertise (advertised.listeners)"
         )
 
-    def failed(self, error: KafkaError, what: str = "") -> ChannelError:
-        shown = f"{self._options.address}: {f'{what}: ' if what else ''}{self._shown(error)}"
+    def failed(self, error: KafkaError, subject: str = "") -> ChannelError:
+        text = f"{self._options.address}: {f'{subject}: ' if subject else ''}{self._shown(error)}"
         if error.name() in _DENIED:
             return self._failure(
-                f"{shown}; check 'user', 'password', 'saslMechanism', and the user's ACLs"
+                f"{text}; check 'user', 'password', 'saslMechanism', and the user's ACLs"
             )
-        if error.name() in _SILENT and not what:
+        if error.name() in _SILENT and not subject:
             met = self._last
-            more = "" if met is None or met.name() == error.name() else f" ({self._shown(met)})"
+            met_text = "" if met is None or met.name() == error.name() else f" ({self._shown(met)})"
             return self._failure(
-                f"{shown}{more}; no broker answered for {self._options.timeout:g} s ('timeout'): check "
+                f"{text}{met_text}; no broker answered for {self._options.timeout:g} s ('timeout'): check "
                 "'bootstrapServers', 'securityProtocol', and that this machine reaches the brokers"
             )
-        return self._failure(shown)
+        return self._failure(text)
 
     def _shown(self, error: KafkaError) -> str:
         return self.shown(f"{error.name()}: {error.str()}")
@@ -211,8 +211,8 @@ class BrokerStatus:
 
 
 def error_of(error: KafkaException) -> KafkaError:
-    found: KafkaError = error.args[0]
-    return found
+    kafka_error: KafkaError = error.args[0]
+    return kafka_error
 
 
 def is_passing(error: BaseException) -> bool:
@@ -232,7 +232,7 @@ def consumer(
     options: KafkaReadOptions,
     link: BrokerStatus,
     on_statistics: Callable[[dict[str, Any]], None] | None = None,
-    **more: Any,
+    **extra_settings: Any,
 ) -> Consumer:
     """A consumer without a group: the caller assigns its partitions, closes it, and it commits nothing.
 
@@ -251,7 +251,7 @@ def consumer(
         "fetch.wait.max.ms": 10,
         # A limit may hold the reader for longer than a group would allow.
         "max.poll.interval.ms": 86_400_000,
-        **more,
+        **extra_settings,
     }
     if on_statistics is not None:
         seconds = max(1.0, options.timeout / 4)

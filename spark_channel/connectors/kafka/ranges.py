@@ -54,18 +54,18 @@ def partitions(options: KafkaReadOptions, topics: Mapping[str, Topic]) -> list[P
     Raises:
         OptionError: a partition that a topic does not have.
     """
-    found: list[Part] = []
+    parts: list[Part] = []
     for topic in options.topic:
-        known = topics[topic].partitions
+        numbers = topics[topic].partitions
         for number in options.partitions or ():
-            if number not in known:
+            if number not in numbers:
                 raise OptionError(
-                    f"option 'partitions' names {number}; topic {topic!r} has the partitions 0 to {max(known)}",
+                    f"option 'partitions' names {number}; topic {topic!r} has the partitions 0 to {max(numbers)}",
                     option="partitions",
                     got=str(number),
                 )
-        found += [(topic, number) for number in options.partitions or known]
-    return found
+        parts += [(topic, number) for number in options.partitions or numbers]
+    return parts
 
 
 def offsets_at(
@@ -74,20 +74,22 @@ def offsets_at(
     """The first record of `moment` or later in each partition; its end, where there is none."""
     # The first at `moment` or later. Negative ones mean something else; no record is that old.
     millis = max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))
-    wanted = [TopicPartition(topic, number, millis) for topic, number in edges]
-    answers = link.asked(client, lambda seconds: client.offsets_for_times(wanted, timeout=seconds))
-    found = {}
+    times = [TopicPartition(topic, number, millis) for topic, number in edges]
+    answers = link.asked(client, lambda seconds: client.offsets_for_times(times, timeout=seconds))
+    offsets = {}
     for answer in answers:
         if answer.error is not None:
             raise link.failed(
                 answer.error, f"partition {answer.partition} of topic {answer.topic!r}"
             )
         part = (answer.topic, answer.partition)
-        known = edges[part]
-        found[part] = (
-            known.high if answer.offset < 0 else min(max(answer.offset, known.low), known.high)
+        part_edges = edges[part]
+        offsets[part] = (
+            part_edges.high
+            if answer.offset < 0
+            else min(max(answer.offset, part_edges.low), part_edges.high)
         )
-    return found
+    return offsets
 
 
 def at_moment(
@@ -109,21 +111,21 @@ def planned(options: KafkaReadOptions) -> list[Range]:
     topics = brokers.topics(options.topic)
     edges = brokers.settled_edges(partitions(options, topics))
     ends = []
-    for name, given, moment, default in (
+    for name, offsets, moment, default in (
         ("beginOffsets", options.begin_offsets, options.begin_timestamp, EARLIEST),
         ("endOffsets", options.end_offsets, options.end_timestamp, LATEST),
     ):
         if moment is not None:
             ends.append(at_moment(options, edges, moment))
         else:
-            ends.append(_given(name, default if given is None else given, edges))
+            ends.append(_given(name, default if offsets is None else offsets, edges))
     begins, stops = ends
     return [Range(*part, begins[part], stops[part], topics[part[0]].id) for part in edges]
 
 
 def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Part, int]:
-    found = {}
-    for (topic, number), known in edges.items():
+    resolved = {}
+    for (topic, number), part_edges in edges.items():
         if isinstance(offsets, int):
             offset = offsets
         else:
@@ -135,21 +137,21 @@ def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Par
                     option=name,
                 )
             offset = offsets[topic][number]
-        offset = {EARLIEST: known.low, LATEST: known.high}.get(offset, offset)
-        if not known.low <= offset <= known.high:
-            why = (
+        offset = {EARLIEST: part_edges.low, LATEST: part_edges.high}.get(offset, offset)
+        if not part_edges.low <= offset <= part_edges.high:
+            reason = (
                 "its records before that were deleted (retention, or compaction)"
-                if offset < known.low
+                if offset < part_edges.low
                 else "there are no committed records after that"
             )
             raise OptionError(
                 f"option {name!r} got {offset} for partition {number} of topic {topic!r}, which has the offsets "
-                f"{known.low} to {known.high}: {why}. Name an offset in between, or earliest or latest",
+                f"{part_edges.low} to {part_edges.high}: {reason}. Name an offset in between, or earliest or latest",
                 option=name,
                 got=str(offset),
-                takes=f"{known.low} to {known.high}",
+                takes=f"{part_edges.low} to {part_edges.high}",
             )
-        found[topic, number] = offset
+        resolved[topic, number] = offset
     strange = (
         []
         if isinstance(offsets, int)
@@ -161,23 +163,23 @@ def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Par
             option=name,
             got=strange[0],
         )
-    return found
+    return resolved
 
 
 def splits_of(ranges: Sequence[Range], advice: int) -> list[Split]:
     """At most `advice` splits of equal numbers of offsets, but for the last; one may have several partitions."""
-    total = sum(each.size for each in ranges)
-    return [_split_of(each) for each in portions(ranges, repeat(-(-total // max(1, advice))))]
+    total = sum(portion.size for portion in ranges)
+    return [_split_of(portion) for portion in portions(ranges, repeat(-(-total // max(1, advice))))]
 
 
 def portions(ranges: Iterable[Range], sizes: Iterator[int]) -> Iterator[list[Range]]:
     """The ranges in order, some together: of as many offsets as `sizes` says, the last of what is left."""
     some, room = list[Range](), next(sizes)
-    for each in ranges:
-        begin = each.begin
-        while begin < each.end:
-            end = min(each.end, begin + room)
-            some.append(replace(each, begin=begin, end=end))
+    for span in ranges:
+        begin = span.begin
+        while begin < span.end:
+            end = min(span.end, begin + room)
+            some.append(replace(span, begin=begin, end=end))
             begin, room = end, room - (end - begin)
             if not room:
                 yield some
@@ -187,9 +189,9 @@ def portions(ranges: Iterable[Range], sizes: Iterator[int]) -> Iterator[list[Ran
 
 
 def _split_of(ranges: Sequence[Range]) -> Split:
-    return Split({"ranges": [asdict(each) for each in ranges]}, sum(each.size for each in ranges))
+    return Split({"ranges": [asdict(span) for span in ranges]}, sum(span.size for span in ranges))
 
 
 def ranges_of(split: Split) -> list[Range]:
     """The ranges of a split. A tunnel or stream of an earlier version has splits of one range."""
-    return [Range(**each) for each in split.params.get("ranges", [split.params])]
+    return [Range(**fields) for fields in split.params.get("ranges", [split.params])]

@@ -78,20 +78,20 @@ def pages(
     Raises:
         SourceError: records were deleted, or do not come.
     """
-    wanted = [each for each in ranges if each.size]
-    if not wanted:
+    nonempty = [span for span in ranges if span.size]
+    if not nonempty:
         return
-    at_once = min(len(wanted), _AT_ONCE)
+    at_once = min(len(nonempty), _AT_ONCE)
     with consumers.taken(**_prefetch(fetch, at_once)) as held:
-        for begin in range(0, len(wanted), _AT_ONCE):
-            some = wanted[begin : begin + _AT_ONCE]
+        for begin in range(0, len(nonempty), _AT_ONCE):
+            some = nonempty[begin : begin + _AT_ONCE]
             held.advance.begin(some)
             try:
-                held.client.assign([TopicPartition(*each.part, each.begin) for each in some])
+                held.client.assign([TopicPartition(*span.part, span.begin) for span in some])
                 yield from _Pages(options, some, fetch, held).all()
             except KafkaException as error:
-                shown = ", ".join(str(each.partition) for each in some[:10])
-                raise held.link.failed(error_of(error), f"reading partition {shown}") from error
+                numbers = ", ".join(str(span.partition) for span in some[:10])
+                raise held.link.failed(error_of(error), f"reading partition {numbers}") from error
 
 
 class TopicChecks:
@@ -137,11 +137,11 @@ def _known(ranges: Sequence[Range]) -> set[str]:
 
 def _prefetch(fetch: FetchSize, partitions: int) -> dict[str, int]:
     """How far the client reads ahead in `partitions` together: with a limit about a second of it."""
-    wanted = min(fetch.nbytes or _BYTES, _BYTES if fetch.rows is None else fetch.rows * _RECORD)
+    nbytes = min(fetch.nbytes or _BYTES, _BYTES if fetch.rows is None else fetch.rows * _RECORD)
     return {
-        "queued.max.messages.kbytes": max(1, 2 * wanted >> 10),
+        "queued.max.messages.kbytes": max(1, 2 * nbytes >> 10),
         "queued.min.messages": max(1, min(fetch.rows or 100_000, 10_000_000) // partitions),
-        "max.partition.fetch.bytes": max(_RECORD, min(wanted // partitions, 1 << 20)),
+        "max.partition.fetch.bytes": max(_RECORD, min(nbytes // partitions, 1 << 20)),
     }
 
 
@@ -169,18 +169,18 @@ class _Pages:
     ) -> None:
         self._options, self._fetch = options, fetch
         self._link, self._client, self._advance = held.link, held.client, held.advance
-        self._left = {each.part: _Left(each, each.begin) for each in ranges}
+        self._left = {span.part: _Left(span, span.begin) for span in ranges}
         self._average = float(_RECORD)
 
     def all(self) -> Iterator[list[Message]]:
         while self._left:
             before = list(self._left)
-            page = [each for each in self._some() if self._is_wanted(each)]
+            page = [message for message in self._some() if self._is_wanted(message)]
             ended = [part for part in before if part not in self._left]
             if ended and self._left:  # what follows in them would fill the client's memory
                 self._client.pause([TopicPartition(*part) for part in ended])
             if page:
-                nbytes = sum(len(each) for each in page)
+                nbytes = sum(len(message) for message in page)
                 self._average = max(1.0, nbytes / len(page))
                 yield page
 
@@ -188,33 +188,35 @@ class _Pages:
         """Return the messages that have arrived, at least one."""
         most = min(self._fetch.nbytes or _BYTES, _BYTES)
         rows = max(1, min(self._fetch.rows or _ROWS, _ROWS, int(most / self._average)))
-        rows = min(rows, sum(each.range.end - each.next for each in self._left.values()))
+        rows = min(
+            rows, sum(remainder.range.end - remainder.next for remainder in self._left.values())
+        )
         first = self._awaited()
         return [first] if rows == 1 else [first, *self._client.consume(rows - 1, _LINGER)]
 
     def _awaited(self) -> Message:
-        seen, end = self._advance.offsets, SYSTEM_CLOCK.now() + self._options.timeout
+        offsets, end = self._advance.offsets, SYSTEM_CLOCK.now() + self._options.timeout
         while True:
             message = self._client.poll(_STEP)
             self._link.check()
             if message is not None and (message.error() is None or not self._waits(message)):
                 return message
-            if self._advance.offsets > seen:
-                seen, end = self._advance.offsets, SYSTEM_CLOCK.now() + self._options.timeout
+            if self._advance.offsets > offsets:
+                offsets, end = self._advance.offsets, SYSTEM_CLOCK.now() + self._options.timeout
             if SYSTEM_CLOCK.now() >= end:
                 raise self._late()
 
     def _late(self) -> ChannelError:
         some = list(self._left.values())
-        left = next((each for each in some if each.short is not None), some[0])
-        if left.short is not None:
+        late = next((remainder for remainder in some if remainder.short is not None), some[0])
+        if late.short is not None:
             return SourceError(
-                f"{self._options.address}: {left.shown} had committed records up to offset "
-                f"{left.range.end - 1} when the read was planned, and has them up to {left.short - 1} now: "
+                f"{self._options.address}: {late.shown} had committed records up to offset "
+                f"{late.range.end - 1} when the read was planned, and has them up to {late.short - 1} now: "
                 "the topic was created again, or lost records with its leader. Read again"
             )
         return self._link.silent(
-            f"{left.shown} has offsets up to {left.range.end}, and nothing after {left.next - 1} came",
+            f"{late.shown} has offsets up to {late.range.end}, and nothing after {late.next - 1} came",
             f"{self._options.timeout:g} s ('timeout')",
         )
 
@@ -224,13 +226,13 @@ class _Pages:
         if error is None:
             return False
         if error.name() == "_PARTITION_EOF":
-            left = self._of(message)
-            if left is None:
+            remainder = self._of(message)
+            if remainder is None:
                 return True
             # An end before the range's, of a new leader that has not caught up, is not the end.
-            found = message.offset() or 0
-            left.short = found if found < left.range.end else None
-            return left.short is not None
+            offset = message.offset() or 0
+            remainder.short = offset if offset < remainder.range.end else None
+            return remainder.short is not None
         return error.name() in _PASSING
 
     def _of(self, message: Message) -> _Left | None:
@@ -240,33 +242,33 @@ class _Pages:
 
     def _is_wanted(self, message: Message) -> bool:
         error, offset = message.error(), message.offset()
-        left = self._of(message)
+        remainder = self._of(message)
         if error is None:
-            if left is None:
+            if remainder is None:
                 return False
             assert offset is not None
-            left.short = None
-            left.next = offset + 1
-            if left.next >= left.range.end:
-                del self._left[left.range.part]
-            return offset < left.range.end
+            remainder.short = None
+            remainder.next = offset + 1
+            if remainder.next >= remainder.range.end:
+                del self._left[remainder.range.part]
+            return offset < remainder.range.end
         if error.name() == "_PARTITION_EOF":
-            if left is not None and (offset or 0) >= left.range.end:
-                del self._left[left.range.part]
+            if remainder is not None and (offset or 0) >= remainder.range.end:
+                del self._left[remainder.range.part]
             return False
         if error.name() == _GONE:
-            if left is None:  # of what lies behind the range
+            if remainder is None:  # of what lies behind the range
                 return False
             raise SourceError(
-                f"{self._options.address}: records of {left.shown} from offset {left.next} on "
+                f"{self._options.address}: records of {remainder.shown} from offset {remainder.next} on "
                 "were deleted after the read was planned: "
                 f"{error.str()}. The topic's retention deleted them, or the topic was created again. "
                 "Read again from 'beginOffsets' earliest, or raise the retention"
             )
         if error.name() in _PASSING:
             return False
-        shown = "the topic" if left is None else left.shown
-        raise self._link.failed(error, f"reading {shown}")
+        subject = "the topic" if remainder is None else remainder.shown
+        raise self._link.failed(error, f"reading {subject}")
 
 
 class KafkaReader(RecordReader):
@@ -295,16 +297,18 @@ class KafkaReader(RecordReader):
         return self if self.options.value_format == "binary" else super().with_schema(schema)
 
     def _sampled(self) -> pa.Schema:
-        wanted, planned_ranges = self.options.sample_rows, self._planned()
+        sample_rows, planned_ranges = self.options.sample_rows, self._planned()
         some = list[Message]()
-        places = {each.part: place for place, each in enumerate(planned_ranges)}
+        places = {span.part: number for number, span in enumerate(planned_ranges)}
         # The records of several partitions come in any order, and the columns must be the same each time.
         with _reading(self.options) as read:
-            for ranges in portions(planned_ranges, (wanted << more for more in count())):
-                with closing(read(ranges, self.fetch_size)) as found:
-                    messages = (message for page in found for message in page)
-                    some += nsmallest(wanted - len(some), messages, partial(_place_of, places))
-                if len(some) >= wanted:
+            for ranges in portions(
+                planned_ranges, (sample_rows << doublings for doublings in count())
+            ):
+                with closing(read(ranges, self.fetch_size)) as read_pages:
+                    messages = (message for page in read_pages for message in page)
+                    some += nsmallest(sample_rows - len(some), messages, partial(_place_of, places))
+                if len(some) >= sample_rows:
                     break
         fields = [fields_of(message, exact=False) for message in some]
         if not any(fields):
@@ -378,12 +382,12 @@ class KafkaFeed(ChangeFeed):
                 "option 'cursorColumn' is for databases; a topic is streamed by its offsets",
                 option="cursorColumn",
             )
-        given = reader.options
+        read_options = reader.options
         for option, streams, value in (
-            ("beginOffsets", "startingOffsets", given.begin_offsets),
-            ("beginTimestamp", "startingTimestamp", given.begin_timestamp),
-            ("endOffsets", "endingOffsets", given.end_offsets),
-            ("endTimestamp", "endingTimestamp", given.end_timestamp),
+            ("beginOffsets", "startingOffsets", read_options.begin_offsets),
+            ("beginTimestamp", "startingTimestamp", read_options.begin_timestamp),
+            ("endOffsets", "endingOffsets", read_options.end_offsets),
+            ("endTimestamp", "endingTimestamp", read_options.end_timestamp),
         ):
             if value is not None:
                 raise OptionError(
@@ -391,8 +395,8 @@ class KafkaFeed(ChangeFeed):
                     option=option,
                 )
         self._reader, self._options = reader, options
-        self.brokers = Administrator(given)
-        self.consumers = ConsumerPool(given)
+        self.brokers = Administrator(read_options)
+        self.consumers = ConsumerPool(read_options)
         self._good_for = 0.0
         self._unsettled: dict[Part, int] = {}
         """Ends behind which a transaction stayed open for as long as one that is committed needs."""
@@ -426,11 +430,13 @@ class KafkaFeed(ChangeFeed):
                 got=time.isoformat(),
                 takes="a time that has passed",
             )
-        edges = {part: (known, topic) for part, known, topic in self._edges()}
-        found = at_moment(
-            self._reader.options, {part: known for part, (known, _) in edges.items()}, time
+        edges = {part: (part_edges, topic) for part, part_edges, topic in self._edges()}
+        offsets = at_moment(
+            self._reader.options,
+            {part: part_edges for part, (part_edges, _) in edges.items()},
+            time,
         )
-        return [_token(part, found[part], topic) for part, (_, topic) in edges.items()]
+        return [_token(part, offsets[part], topic) for part, (_, topic) in edges.items()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         start = self._read(after)
@@ -555,19 +561,19 @@ class KafkaFeed(ChangeFeed):
                 f"{self._shown}: topic {name!r} has {count} partitions, and had {position.of} when the stream began: "
                 f"records of the others would not be read. {_AGAIN}"
             )
-        known = look.edges(position.part, settled=settled)
-        if offset < known.low:
+        edges = look.edges(position.part, settled=settled)
+        if offset < edges.low:
             raise SourceError(
                 f"{self._shown}: the stream continues at offset {offset} "
-                f"of partition {number} of topic {name!r}, whose first record is {known.low}: "
+                f"of partition {number} of topic {name!r}, whose first record is {edges.low}: "
                 f"the topic's retention deleted the records between. {_AGAIN}, or raise the retention"
             )
-        if offset > known.high:
+        if offset > edges.high:
             raise SourceError(
                 f"{self._shown}: the stream continues at offset {offset} of partition {number} of topic {name!r}, "
-                f"which ends at {known.high}: the topic was created again, or lost records. {_AGAIN}"
+                f"which ends at {edges.high}: the topic was created again, or lost records. {_AGAIN}"
             )
-        return known, topic
+        return edges, topic
 
     def _read(self, token: Token) -> "_Position":
         names = {"topic": str, "partition": int, "offset": int, "of": int, "id": str}
@@ -612,19 +618,19 @@ class _Look:
         return partitions(self._options, self.topics)
 
     def edges(self, part: Part, *, settled: bool) -> Edges:
-        known = self._of(part, self._edges, self._brokers.edges)
-        if settled and known.high < self._of(part, self._last, self._brokers.last_offsets):
+        edges = self._of(part, self._edges, self._brokers.edges)
+        if settled and edges.high < self._of(part, self._last, self._brokers.last_offsets):
             self._edges |= self._brokers.settled_edges([part])
         return self._edges[part]
 
     def _of(
-        self, part: Part, known: dict[Part, _T], ask: Callable[[list[Part]], dict[Part, _T]]
+        self, part: Part, cache: dict[Part, _T], ask: Callable[[list[Part]], dict[Part, _T]]
     ) -> _T:
-        if not known and self._only is None:
-            known |= ask(self.parts)
-        if part not in known:
-            known |= ask([part])
-        return known[part]
+        if not cache and self._only is None:
+            cache |= ask(self.parts)
+        if part not in cache:
+            cache |= ask([part])
+        return cache[part]
 
 
 @dataclass(frozen=True, slots=True)

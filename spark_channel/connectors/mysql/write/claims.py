@@ -54,17 +54,17 @@ class _Known:
         return faults[0] if faults else None
 
     def _look(self) -> None:
-        asked = f"{_TABLE} UNION ALL {_TRIGGERS}"
-        query = " UNION ALL ".join([*[asked] * len(_TABLES), _INDEX])
+        table_query = f"{_TABLE} UNION ALL {_TRIGGERS}"
+        query = " UNION ALL ".join([*[table_query] * len(_TABLES), _INDEX])
         schema, index = self._ledger.schema, self._ledger.name(PUBLISHED)
         names = [self._ledger.name(name) for name in _TABLES for _ in (_TABLE, _TRIGGERS)]
-        asked_for = [each for name in names for each in (schema, name)]
+        asked_for = [value for name in names for value in (schema, name)]
         rows = self._session.rows(query, [*asked_for, schema, self._ledger.name(CLAIMS), index])
-        found: dict[str, list[str]] = {
+        faults_of: dict[str, list[str]] = {
             str(name): [] for name, kind, _, _ in rows if kind is not None
         }
         for name, kind, engine, trigger in rows:
-            faults = found.get(str(name), [])
+            faults = faults_of.get(str(name), [])
             if trigger is not None:
                 faults.append(f"it has the trigger {str(trigger)!r}")
             elif str(kind) == "INDEX":
@@ -73,27 +73,27 @@ class _Known:
                 faults.append(f"it is a {str(kind).lower()}")
             elif str(engine).lower() != "innodb":
                 faults.append(f"its engine is {engine}, not InnoDB")
-        self._found = found
+        self._found = faults_of
 
 
 def claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
     """One for each session, which looks for the tables once."""
-    found: ClaimDialect = session.kept(ledger, lambda: _claims_of(session, ledger))
-    return found
+    dialect: ClaimDialect = session.kept(ledger, lambda: _claims_of(session, ledger))
+    return dialect
 
 
 def _claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
-    known = _Known(session, ledger)
+    catalog = _Known(session, ledger)
     index = f"INDEX {quoted(ledger.name(PUBLISHED))} (kind, published_at)"
     table = f"{quoted(ledger.schema)}.{quoted(ledger.name(CLAIMS))}"
     return ClaimDialect(
         table=lambda name: f"{quoted(ledger.schema)}.{quoted(ledger.name(name))}",
-        exists=known.exists,
+        exists=catalog.exists,
         mark=lambda _number: "%s",
         after=" ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         share="LOCK IN SHARE MODE",
         update="FOR UPDATE",
-        distrust=known.distrust,
+        distrust=catalog.distrust,
         stage=ledger.stage,
         index=f"ALTER TABLE {table} ADD {index}",
         index_in_table=f", {index}",

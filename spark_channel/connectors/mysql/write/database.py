@@ -155,15 +155,15 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
-        made = target_of(self, replace(plan, overwrite=False), place)
-        check_one_zone(made)
+        target = target_of(self, replace(plan, overwrite=False), place)
+        check_one_zone(target)
         new = plan.new_table
-        if made.create is None or new is None:
-            return made
+        if target.create is None or new is None:
+            return target
         if new.table is not None:
             declared = self.dialect.columns_as_created(new.table)
-            return replace(made, declared=declared, indexed=new.table.indexed)
-        return at_once(made, new, self.options)
+            return replace(target, declared=declared, indexed=new.table.indexed)
+        return at_once(target, new, self.options)
 
     def check(self, context: WriteContext) -> None:
         _check_scripts(self.options, TRANSACTION_WORDS)
@@ -367,8 +367,8 @@ def with_late_instants(session: MysqlWriteSession, target: TargetTable) -> Targe
     if not session.kept(late, lambda: session.value(late)):
         return target
     columns = (
-        replace(each, column=replace(cast(MysqlColumn, each.column), holds_2106=True))
-        for each in target.columns
+        replace(column, column=replace(cast(MysqlColumn, column.column), holds_2106=True))
+        for column in target.columns
     )
     return replace(target, columns=tuple(columns))
 
@@ -379,11 +379,11 @@ def _check_key_not_required(session: MysqlWriteSession, target: TargetTable) -> 
     Raises:
         OptionError: it does neither.
     """
-    shown = session.rows(
+    rows = session.rows(
         "SHOW SESSION VARIABLES WHERE Variable_name IN "
         "('sql_require_primary_key', 'sql_generate_invisible_primary_key')"
     )
-    settings = {str(name).lower(): str(value) for name, value in shown}
+    settings = {str(name).lower(): str(value) for name, value in rows}
     if settings.get("sql_require_primary_key") != "ON":
         return
     if settings.get("sql_generate_invisible_primary_key") != "ON":
@@ -399,14 +399,14 @@ def _find_triggers(session: MysqlWriteSession, table: MysqlTable) -> bool:
     """Whether the table has triggers; a role without TRIGGER sees none. Log which may store other values than are
     written.
     """
-    found = session.rows(
+    triggers = session.rows(
         "SELECT trigger_name, action_statement, action_timing FROM information_schema.triggers "
         "WHERE event_object_schema = %s AND event_object_table = %s",
         (table.schema, table.name),
     )
     names = [
         str(name)
-        for name, body, timing in found
+        for name, body, timing in triggers
         if str(timing) == "BEFORE" and _ASSIGNS.search(str(body))
     ]
     if names:
@@ -415,4 +415,4 @@ def _find_triggers(session: MysqlWriteSession, table: MysqlTable) -> bool:
             table.label,
             ", ".join(names),
         )
-    return bool(found)
+    return bool(triggers)

@@ -107,8 +107,12 @@ def check_transactional(session: Session, table: MysqlTable) -> None:
     Raises:
         TargetError: it has none.
     """
-    found = session.rows("SELECT engine FROM information_schema.engines WHERE transactions = 'YES'")
-    if table.engine is None or table.engine.lower() not in {str(name).lower() for (name,) in found}:
+    engines = session.rows(
+        "SELECT engine FROM information_schema.engines WHERE transactions = 'YES'"
+    )
+    if table.engine is None or table.engine.lower() not in {
+        str(name).lower() for (name,) in engines
+    }:
         raise TargetError(
             f"table {table.label!r} has the engine {table.engine}, which has no transactions: "
             "a failed write would leave half of it. Make it InnoDB with ALTER TABLE ... ENGINE=InnoDB"
@@ -121,10 +125,14 @@ def check_one_zone(target: TargetTable) -> None:
     Raises:
         SchemaError: instants beside local times that the session's zone makes instants of.
     """
-    times = [each for each in target.columns if pa.types.is_timestamp(each.kind)]
-    instant = next((each for each in times if each.kind.tz is not None), None)
+    times = [column for column in target.columns if pa.types.is_timestamp(column.kind)]
+    instant = next((column for column in times if column.kind.tz is not None), None)
     local = next(
-        (each for each in times if each.kind.tz is None and parts(each.declared)[0] == "timestamp"),
+        (
+            column
+            for column in times
+            if column.kind.tz is None and parts(column.declared)[0] == "timestamp"
+        ),
         None,
     )
     if instant is not None and local is not None:
@@ -191,11 +199,13 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
     }
 
     def check_alone(self, session: Session, schema: str, name: str) -> None:
-        own = cast(MysqlWriteSession, session)
-        found = own.rows(_REACHES, (schema, name, schema, name))
-        for key, space, table, rule, columns in found:
+        mysql_session = cast(MysqlWriteSession, session)
+        references = mysql_session.rows(_REACHES, (schema, name, schema, name))
+        for key, space, table, rule, columns in references:
             other = f"{quoted(str(space))}.{quoted(str(table))}"
-            filled = " AND ".join(f"{quoted(each)} IS NOT NULL" for each in str(columns).split("/"))
+            filled = " AND ".join(
+                f"{quoted(column)} IS NOT NULL" for column in str(columns).split("/")
+            )
             if session.rows(f"SELECT 1 FROM {other} WHERE {filled} LIMIT 1"):  # noqa: S608 - quoted names
                 raise reached_by_delete(f"{schema}.{name}", str(key), f"{space}.{table}", str(rule))
 
@@ -206,8 +216,8 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         return f"decimal({digits},{scale})" if digits <= SPARK_DIGITS else None
 
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
-        held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-        plain = plain_kind(held)
+        storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        plain = plain_kind(storage)
         if (
             pa.types.is_decimal(plain)
             and MOST_SCALE < plain.scale <= plain.precision <= SPARK_DIGITS
@@ -215,7 +225,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
             raise SchemaError(
                 f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
             )
-        return super().created_type(name, held, key=key)
+        return super().created_type(name, storage, key=key)
 
     def spark_type(self, text: str) -> str | None:
         return text.lower() if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
@@ -249,8 +259,8 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
     def not_indexed(self, field: pa.Field) -> str:
         """A column of texts or bytes has no bound that an index could have."""
         plain = plain_kind(field.type)
-        held = pa.types.is_string(plain) or pa.types.is_binary(plain)
-        return f"column {field.name} has no length that an index takes" if held else ""
+        is_unbounded = pa.types.is_string(plain) or pa.types.is_binary(plain)
+        return f"column {field.name} has no length that an index takes" if is_unbounded else ""
 
     def not_unique(self, column: Column) -> str:
         name, _, _ = parts(column.declared)
@@ -263,8 +273,8 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
 
     def not_keyed(self, field: pa.Field, length: str | None) -> str:
         is_short = length is not None and length != UNLIMITED and int(length) <= _KEY_LENGTH
-        why = "" if is_short else self.not_indexed(field)
-        return f"{why}: the option createTable=keys gives it {_KEY_LENGTH}" if why else ""
+        reason = "" if is_short else self.not_indexed(field)
+        return f"{reason}: the option createTable=keys gives it {_KEY_LENGTH}" if reason else ""
 
     def after_create(self, options: SqlWriteOptions) -> str:
         """`createTableOptions` is a list of NAME=word."""
@@ -281,16 +291,16 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         ):
             takes = "NAME=value of " + ", ".join(sorted(_OPTION_WORDS))
             raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
-        given = "".join(f" {name}={value}" for name, value in pairs)
-        return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
+        words = "".join(f" {name}={value}" for name, value in pairs)
+        return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{words}"
 
     def columns_as_created(self, table: Table) -> Declared:
         """Without the key that MySQL adds with sql_generate_invisible_primary_key = ON."""
         columns = cast(tuple[MysqlColumn, ...], table.columns)
         added = {
-            each.name
-            for each in columns
-            if each.invisible and each.numbered and (each.name,) == table.primary
+            column.name
+            for column in columns
+            if column.invisible and column.numbered and (column.name,) == table.primary
         }
         return tuple(
             (name, declared) for name, declared in declared_columns(table) if name not in added
@@ -299,18 +309,22 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
         natural = self.created_type(field.name, field.type, key=False)
         name, sizes, _ = parts(column.declared)
-        given = arrow_type(field.name, natural)
+        row_type = arrow_type(field.name, natural)
         if name == "decimal":
             precision, scale = (int(size) for size in (*sizes, "0")[:2]) if sizes else (10, 0)
-            wanted: pa.DataType = pa.decimal256(precision, scale)
-            if pa.types.is_decimal(given):
-                given = pa.decimal256(given.precision, given.scale)
+            column_type: pa.DataType = pa.decimal256(precision, scale)
+            if pa.types.is_decimal(row_type):
+                row_type = pa.decimal256(row_type.precision, row_type.scale)
         else:
-            wanted = arrow_type(column.name, column.declared)
-            if pa.types.is_boolean(wanted) and name == "tinyint" and not pa.types.is_boolean(given):
-                wanted = pa.int8()  # TINYINT(1) holds whatever a TINYINT does
-        if not fits(given, wanted) or (name in ("float", "double") and sizes):
-            raise misfit(field, column, wanted, natural=natural)
+            column_type = arrow_type(column.name, column.declared)
+            if (
+                pa.types.is_boolean(column_type)
+                and name == "tinyint"
+                and not pa.types.is_boolean(row_type)
+            ):
+                column_type = pa.int8()  # TINYINT(1) holds whatever a TINYINT does
+        if not fits(row_type, column_type) or (name in ("float", "double") and sizes):
+            raise misfit(field, column, column_type, natural=natural)
         return WriteColumn(field.name, column, field.type)
 
     def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
@@ -356,36 +370,36 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         )
 
     def retyped(self, table: str, column: Column, declared: str) -> str:
-        made = self.definition(replace(column, declared=declared))
-        return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
+        definition = self.definition(replace(column, declared=declared))
+        return f"ALTER TABLE {table} MODIFY COLUMN {definition} /* DEFAULT and COMMENT as before */"
 
     def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
         """MODIFY takes the whole definition, and forgets what it does not repeat: so as the server shows it."""
-        rest = self._behind(session, table, column)
-        if rest is None:
+        ending = self._behind(session, table, column)
+        if ending is None:
             return None
-        return f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{rest}"
+        return f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{ending}"
 
     def _behind(self, session: Session, table: str, column: Column) -> str | None:
         """What the server shows of a column behind its type; None = it shows it in another form."""
-        shown = str(session.rows(f"SHOW CREATE TABLE {table}")[0][1])
+        create_sql = str(session.rows(f"SHOW CREATE TABLE {table}")[0][1])
         begins = f"  {self.quoted(column.name)} {column.declared}"
-        for line in shown.split("\n"):
+        for line in create_sql.split("\n"):
             if line.startswith(begins) and line[len(begins) : len(begins) + 1] in ("", " ", ","):
                 return line[len(begins) :].rstrip(",")
         return None
 
     def loosen(self, session: Session, table: str, column: Column) -> Sequence[str]:
         """NOT NULL stands before what may have a text, a default or a comment."""
-        rest = self._behind(session, table, column)
-        if rest is None:
+        ending = self._behind(session, table, column)
+        if ending is None:
             raise TargetError(
                 "the server shows its definition in a form that cannot be repeated without loss"
             )
-        made = (
-            f"{self.quoted(column.name)} {column.declared}{rest.replace(' NOT NULL', ' NULL', 1)}"
+        definition = (
+            f"{self.quoted(column.name)} {column.declared}{ending.replace(' NOT NULL', ' NULL', 1)}"
         )
-        return (f"ALTER TABLE {table} MODIFY COLUMN {made}",)
+        return (f"ALTER TABLE {table} MODIFY COLUMN {definition}",)
 
     def commits(self, texts: Iterable[str], option: str) -> bool:
         try:
@@ -401,21 +415,23 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         return f"ALTER TABLE {table} ADD {name}{constraint.text}"
 
     def not_null(self, table: str, column: str, declared: str) -> str:
-        made = f"{self.quoted(column)} {declared} NOT NULL"
-        return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
+        definition = f"{self.quoted(column)} {declared} NOT NULL"
+        return f"ALTER TABLE {table} MODIFY COLUMN {definition} /* DEFAULT and COMMENT as before */"
 
     def dropped_key(self, table: str, name: str) -> str:
         """As servers of each version say it."""
         return f"ALTER TABLE {table} DROP FOREIGN KEY {self.quoted(name)}"
 
     def nullable(self, table: str, column: Column) -> str:
-        made = self.definition(replace(column, not_null=False))
-        return f"ALTER TABLE {table} MODIFY COLUMN {made}"
+        definition = self.definition(replace(column, not_null=False))
+        return f"ALTER TABLE {table} MODIFY COLUMN {definition}"
 
     def is_same_type(self, found: str, planned: str) -> bool:
         """Servers add display widths to integers: `int` is shown as `int(11)`."""
-        bare, given = (
-            re.sub(r"^((?:small|medium|big)?int|tinyint)(?:\((?!1\))\d+\))", r"\1", each.lower())
-            for each in (found, planned)
+        bare, planned_type = (
+            re.sub(
+                r"^((?:small|medium|big)?int|tinyint)(?:\((?!1\))\d+\))", r"\1", declared.lower()
+            )
+            for declared in (found, planned)
         )
-        return bare == given
+        return bare == planned_type

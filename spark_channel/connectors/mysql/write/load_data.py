@@ -108,9 +108,9 @@ class RowSender:
             self._load(load_lines(part, self._columns, exact=self._exact), part.num_rows)
             return
         names = ", ".join(quoted(column.target) for column in self._columns)
-        verb, more = self._words or ("INSERT", "")
+        verb, ending = self._words or ("INSERT", "")
         for text, rows in insert_values(part, self._columns, self._packet, exact=self._exact):
-            self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
+            self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{ending}", rows)
 
     def _load(self, lines: memoryview, rows: int) -> None:
         names, sets = assignments(self._columns, quoted)

@@ -512,8 +512,8 @@ class MysqlLoader:
                     ) from None
                 raise
 
-        timeout, what = self._database.options.retry_timeout, f"task {self._claim.task}"
-        Retry(timeout, first=0.05, longest=1.0, what=what).call(attempt, was_rolled_back)
+        timeout, activity = self._database.options.retry_timeout, f"task {self._claim.task}"
+        Retry(timeout, first=0.05, longest=1.0, what=activity).call(attempt, was_rolled_back)
 
 
 def is_of_rows(error: TargetError) -> bool:

@@ -39,9 +39,9 @@ def check_affected(table: str, sent: int, affected: int, words: tuple[str, str])
 
     REPLACE and ON DUPLICATE KEY UPDATE count a row whose key was there twice; INSERT IGNORE leaves it out.
     """
-    verb, more = words
+    verb, ending = words
     if verb != IGNORING:
-        counts_more = verb == "REPLACE" or bool(more)
+        counts_more = verb == "REPLACE" or bool(ending)
         check_stored(table, sent, min(sent, affected) if counts_more else affected)
 
 
@@ -75,13 +75,13 @@ def insert_staged(
     """
     names = ", ".join(map(quoted, target.names))
     if options.write_mode == "insert":
-        verb, more = duplicate_words(target, options)
+        verb, ending = duplicate_words(target, options)
         if verb == IGNORING:
             session.list_warnings()
 
         def insert(stage: str, some: str = "") -> int:
             affected, warnings = session.affected(
-                f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage}{some} ORDER BY {PLACE}{more}"  # noqa: S608 - names are quoted
+                f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage}{some} ORDER BY {PLACE}{ending}"  # noqa: S608 - names are quoted
             )
             leaves_out = verb == IGNORING and not session.lenient
             if warnings and leaves_out and (others := session.warnings_but_keys()):
@@ -92,7 +92,7 @@ def insert_staged(
 
         for stage, rows in stages:
             if not paced and not (verb == IGNORING and rows > IGNORED_ROWS):
-                check_affected(target.label, rows, insert(stage), (verb, more))
+                check_affected(target.label, rows, insert(stage), (verb, ending))
                 continue
             affected: list[int] = []
             until = turns_end(spread or 0.0)
@@ -114,7 +114,7 @@ def insert_staged(
             elif first is not None:
                 pacer = WritePacer.moving(_FIRST_ROWS, burst_seconds=PIECE_SECONDS)
                 pacer.run(insert_range, int(first), int(last) + 1, spread=spread)
-            check_affected(target.label, rows, sum(affected), (verb, more))
+            check_affected(target.label, rows, sum(affected), (verb, ending))
         return
     if indexed and len(stages) == 1:
         merged = stages[0][0]
@@ -153,11 +153,11 @@ class _MysqlMerge(Merge):
     def _leave_open(self, end: str) -> None:
         joined = f"{self._rows} AS s JOIN {self._target} AS t ON {self._same_one}"
         ended = self.quoted(end)
-        said = f"WHERE {self.does(OPENS, 's.')} AND t.{ended} IS NULL AND s.{ended} IS"
+        clause = f"WHERE {self.does(OPENS, 's.')} AND t.{ended} IS NULL AND s.{ended} IS"
         if self._begin is not None:
             begin = self.quoted(self._begin)
-            self._run(f"UPDATE {joined} SET s.{begin} = t.{begin} {said} NULL")  # noqa: S608 - quoted names
-        self._run(f"DELETE s FROM {joined} {said} NOT NULL")
+            self._run(f"UPDATE {joined} SET s.{begin} = t.{begin} {clause} NULL")  # noqa: S608 - quoted names
+        self._run(f"DELETE s FROM {joined} {clause} NOT NULL")
 
     def _close(self, end: str) -> None:
         self._run(
@@ -176,8 +176,8 @@ class _MysqlMerge(Merge):
             # A key that is assigned to itself stays also where it is a TIMESTAMP with ON UPDATE CURRENT_TIMESTAMP.
             sets = ", ".join(
                 [
-                    *(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others),
-                    *(f"t.{self.quoted(each)} = t.{self.quoted(each)}" for each in self._key),
+                    *(f"t.{self.quoted(name)} = s.{self.quoted(name)}" for name in self.others),
+                    *(f"t.{self.quoted(name)} = t.{self.quoted(name)}" for name in self._key),
                 ]
             )
             stored = self._affected(

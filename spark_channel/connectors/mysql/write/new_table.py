@@ -49,32 +49,32 @@ def untried(place: WriteTarget, definition: TableDefinition, rows: pa.Schema) ->
     if lacks:
         return f"the rows lack column {lacks[0]}"
     create = definition.statement
-    left, writes = [], MysqlWriteDialect()
+    left_out, writes = [], MysqlWriteDialect()
     for key in definition.foreign_keys:
         other = writes.place(key.schema or place.schema, key.table)
         statement = writes.added_key(writes.place(place.schema, place.name), key, other)
-        left.append(f"{key.label}: when {key.table} has its rows, run {statement}")
+        left_out.append(f"{key.label}: when {key.table} has its rows, run {statement}")
     engine = _ENGINE.search(create)
     if engine is not None and engine[0] != "InnoDB":
         create = _ENGINE.sub("InnoDB", create, count=1)
-        left.append(f"engine {engine[0]}: its tables have no transactions")
-    left += [f"{other}: no copy carries it" for other in definition.others]
-    return NewTable(with_not_null(rows, definition), create=create, left_out=tuple(left))
+        left_out.append(f"engine {engine[0]}: its tables have no transactions")
+    left_out += [f"{other}: no copy carries it" for other in definition.others]
+    return NewTable(with_not_null(rows, definition), create=create, left_out=tuple(left_out))
 
 
 def tried(
     session: MysqlWriteSession, place: WriteTarget, definition: TableDefinition, rows: pa.Schema
 ) -> NewTable | str:
     """The table as its source is defined; a text: why this server does not take it, in its words."""
-    made = untried(place, definition, rows)
-    if isinstance(made, str):
-        return made
+    untried_table = untried(place, definition, rows)
+    if isinstance(untried_table, str):
+        return untried_table
     table = None
     for _ in range(_TRIALS):
         # As staging, which the next job removes if this one is killed here.
         trial = table_in(place.staging, f"{place.stage}trial_{secrets.token_hex(8)}")
         try:
-            session.execute(made.create.replace(TABLE, trial))
+            session.execute(untried_table.create.replace(TABLE, trial))
         except TargetError as error:
             return " ".join(str(error).split())
         try:
@@ -87,7 +87,7 @@ def tried(
         raise TargetError(
             f"other jobs removed the table in {place.staging!r} on which the definition was tried: run it again"
         )
-    return replace(made, table=table)
+    return replace(untried_table, table=table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ def comments_of(
     definition: TableDefinition, rows: pa.Schema, *, is_free: bool
 ) -> Iterator[Comment]:
     """The comments that a server takes; `is_free`: the table gets none from an option."""
-    literal, own = MysqlWriteDialect().literal, definition.comment
-    if own is not None and is_free and len(own) <= _TABLE_LETTERS:
-        yield Comment("comment of the table", (), None, literal(own, None))
+    literal, comment = MysqlWriteDialect().literal, definition.comment
+    if comment is not None and is_free and len(comment) <= _TABLE_LETTERS:
+        yield Comment("comment of the table", (), None, literal(comment, None))
     for column in definition.columns:
         text = column.comment
         if text is not None and column.name in rows.names and len(text) <= _COLUMN_LETTERS:
@@ -134,15 +134,15 @@ def without_refused_checks(new: NewTable, definition: TableDefinition) -> NewTab
     for step in new.steps:
         if isinstance(step, AutoIncrement):
             whys[step.column] = "MySQL checks no column with AUTO_INCREMENT"
-    checks, left = [], list(new.left_out)
+    checks, left_out = [], list(new.left_out)
     for part, condition in new.checks:
         columns = sqlglot.parse_one(condition, read="mysql").find_all(exp.Column)
-        why = next((whys[each.name] for each in columns if each.name in whys), "")
-        if why:
-            left.append(f"{part.label}: {why}")
+        reason = next((whys[column.name] for column in columns if column.name in whys), "")
+        if reason:
+            left_out.append(f"{part.label}: {reason}")
         else:
             checks.append((part, condition))
-    return replace(new, checks=tuple(checks), left_out=tuple(left))
+    return replace(new, checks=tuple(checks), left_out=tuple(left_out))
 
 
 def at_once(target: TargetTable, new: NewTable, options: MysqlWriteOptions) -> TargetTable:
@@ -152,14 +152,14 @@ def at_once(target: TargetTable, new: NewTable, options: MysqlWriteOptions) -> T
     numbered = {step.column for step in numbers}
     comments = {step.column: step.text for step in target.steps if isinstance(step, Comment)}
     parts = []
-    for each in target.columns:
-        words = [writes.definition(each.column)]
-        if each.target in new.defaults:
-            words.append(f"DEFAULT {new.defaults[each.target]}")
-        if each.target in numbered:
+    for column in target.columns:
+        words = [writes.definition(column.column)]
+        if column.target in new.defaults:
+            words.append(f"DEFAULT {new.defaults[column.target]}")
+        if column.target in numbered:
             words.append("AUTO_INCREMENT")
-        if each.target in comments:
-            words.append(f"COMMENT {comments[each.target]}")
+        if column.target in comments:
+            words.append(f"COMMENT {comments[column.target]}")
         parts.append(" ".join(words))
     if key := target.key or new.key:
         parts.append(f"PRIMARY KEY ({', '.join(map(writes.quoted, key))})")

@@ -123,7 +123,7 @@ class MysqlTogether(Together):
     def look(self, tables: Sequence[SmallTable]) -> None:
         sources: dict[SmallTable, tuple[ReadSource, CatalogRows]] = {}
         with self._reader.connect("plan") as reading:
-            names = [cast(MysqlReader, each.reader).options.dbtable or "" for each in tables]
+            names = [cast(MysqlReader, table.reader).options.dbtable or "" for table in tables]
             for table, rows in zip(tables, find_rows(reading, names), strict=True):
                 with alone(table):
                     sources[table] = source_of(reading, cast(MysqlReader, table.reader), rows)
@@ -137,9 +137,9 @@ class MysqlTogether(Together):
     ) -> dict[SmallTable, TableDefinition]:
         if self._database.options.create_table == "columns":
             return {}
-        asked = [(cast(MysqlTable, source.table), rows) for source, rows in sources.values()]
-        found = read_definitions(session, asked, self._reader.dialect)
-        return dict(zip(sources, found, strict=True))
+        pairs = [(cast(MysqlTable, source.table), rows) for source, rows in sources.values()]
+        definitions = read_definitions(session, pairs, self._reader.dialect)
+        return dict(zip(sources, definitions, strict=True))
 
     def _look_at_targets(
         self,
@@ -147,13 +147,18 @@ class MysqlTogether(Together):
         sources: Mapping[SmallTable, tuple[ReadSource, CatalogRows]],
         definitions: Mapping[SmallTable, TableDefinition],
     ) -> None:
-        names = [database_of(each.writer, MysqlDatabase).options.dbtable for each in sources]
-        found = [None if each is None else table_of(each) for each in find_rows(session, names)]
-        facts = _Facts(session, [each for each in found if each is not None])
+        names = [
+            database_of(existing.writer, MysqlDatabase).options.dbtable for existing in sources
+        ]
+        existing_tables = [
+            None if existing is None else table_of(existing)
+            for existing in find_rows(session, names)
+        ]
+        facts = _Facts(session, [existing for existing in existing_tables if existing is not None])
         targets: set[str] = set()
-        for table, there in zip(sources, found, strict=True):
+        for table, existing in zip(sources, existing_tables, strict=True):
             with alone(table):
-                place = self._placed(database_of(table.writer, MysqlDatabase), there, facts)
+                place = self._placed(database_of(table.writer, MysqlDatabase), existing, facts)
                 if place.claimed in targets:
                     raise TargetError(f"{place.label} is the target of two tables")
                 targets.add(place.claimed)
@@ -161,21 +166,23 @@ class MysqlTogether(Together):
                 table.plan = self._planned(
                     session, table, source, rows, place, definitions.get(table)
                 )
-                table.schema, table.is_there = source.schema, there is not None
-                made = table.plan.new
-                if there is not None:
-                    table.key = there.primary
-                elif made is not None:
-                    table.key = made.key if made.table is None else made.table.primary
+                table.schema, table.is_there = source.schema, existing is not None
+                new_table = table.plan.new
+                if existing is not None:
+                    table.key = existing.primary
+                elif new_table is not None:
+                    table.key = (
+                        new_table.key if new_table.table is None else new_table.table.primary
+                    )
         for some in by_schema(list(sources)):
             self.claims(session, some).look(some)
 
     def _placed(
-        self, database: MysqlDatabase, there: MysqlTable | None, facts: "_Facts"
+        self, database: MysqlDatabase, existing: MysqlTable | None, facts: "_Facts"
     ) -> WriteTarget:
-        if there is not None:
-            facts.check(there)
-            place = write_target(there.schema, there.name, there)
+        if existing is not None:
+            facts.check(existing)
+            place = write_target(existing.schema, existing.name, existing)
         else:
             schema, name = facts.new_place(database.options.dbtable)
             place = write_target(schema, name)
@@ -200,8 +207,10 @@ class MysqlTogether(Together):
         if place.table is None and definition is not None:
             new = self._new(source, place, definition)
         target = self._target(session, table, source, place, new)
-        kept = replace(place, table=None)
-        return _Plan(source, kept, target, place.table is not None, tuple(rows.columns), new)
+        without_table = replace(place, table=None)
+        return _Plan(
+            source, without_table, target, place.table is not None, tuple(rows.columns), new
+        )
 
     def _target(
         self,
@@ -221,20 +230,22 @@ class MysqlTogether(Together):
         level = self._database.options.create_table
         definition = definition.with_keys_to_itself()
         if level == "full":
-            made = untried(place, definition, source.schema)
-            if isinstance(made, str):
-                raise SchemaError(made)
-            there = cast(MysqlTable, source.table)
-            new = replace(made, table=replace(there, schema=place.schema, name=place.name))
+            untried_table = untried(place, definition, source.schema)
+            if isinstance(untried_table, str):
+                raise SchemaError(untried_table)
+            source_table = cast(MysqlTable, source.table)
+            new = replace(
+                untried_table, table=replace(source_table, schema=place.schema, name=place.name)
+            )
         else:
-            left: tuple[str, ...] = ()
+            left_out: tuple[str, ...] = ()
             if level == "auto":
                 lengths = source.text_lengths
-                definition, left = with_safe_key(_WRITE, definition, source.schema, lengths)
+                definition, left_out = with_safe_key(_WRITE, definition, source.schema, lengths)
             new = plain_new_table(_WRITE, definition, source.schema, is_full=False, name_of=str)
-            new = replace(new, left_out=(*left, *new.left_out))
-        kept = tuple(each for each in new.left_out if not each.startswith("foreign key "))
-        return replace(new, left_out=kept)
+            new = replace(new, left_out=(*left_out, *new.left_out))
+        remarks = tuple(remark for remark in new.left_out if not remark.startswith("foreign key "))
+        return replace(new, left_out=remarks)
 
     # --- the rows
 
@@ -292,16 +303,18 @@ class MysqlTogether(Together):
                     drop_if_empty(session, table.plan.target)
             _free_all(session, tables)
 
-    def _plan_as_made(self, session: MysqlWriteSession, made: Sequence[SmallTable]) -> None:
+    def _plan_as_made(self, session: MysqlWriteSession, new_tables: Sequence[SmallTable]) -> None:
         """Plan the new tables with the columns that this server gave them, which may not be those of their sources:
         MariaDB makes LONGTEXT of JSON.
         """
-        like_source = [each for each in made if each.plan.new is not None and each.plan.new.table]
-        found = catalog_rows(session, [_place(each.plan.target) for each in like_source])
+        like_source = [
+            table for table in new_tables if table.plan.new is not None and table.plan.new.table
+        ]
+        by_place = catalog_rows(session, [_place(table.plan.target) for table in like_source])
         for table in like_source:
             plan: _Plan = table.plan
             with alone(table):
-                rows = found.get(_place(plan.target))
+                rows = by_place.get(_place(plan.target))
                 if rows is None or plan.new is None:
                     raise dropped(plan.target)
                 new = replace(plan.new, table=table_of(rows))
@@ -339,13 +352,15 @@ class MysqlTogether(Together):
 
     def _hold(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
         """Check that the tables, which have been written to, so that no one alters them, are as they were planned."""
-        found = catalog_rows(session, [_place(each.plan.target) for each in tables], indexes=False)
+        by_place = catalog_rows(
+            session, [_place(table.plan.target) for table in tables], indexes=False
+        )
         for table in tables:
-            rows = found.get(_place(table.plan.target))
+            rows = by_place.get(_place(table.plan.target))
             with self._refusing(table):
-                there = None if rows is None else table_of(rows)
-                check_planned(_WRITE, table.plan.target, there)
-                if there is None or there.is_view or str(there.engine).lower() != "innodb":
+                existing = None if rows is None else table_of(rows)
+                check_planned(_WRITE, table.plan.target, existing)
+                if existing is None or existing.is_view or str(existing.engine).lower() != "innodb":
                     raise TargetError(f"table {table.plan.target.label} was altered")
 
     @contextmanager
@@ -371,7 +386,7 @@ def _place(table: Table | TargetTable) -> tuple[str, str]:
 
 def _hold_all(session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
     """Take the locks of publishes; a table whose lock another session has is copied alone, and waits for it."""
-    locks = [table_lock(each.plan.target.label) for each in tables]
+    locks = [table_lock(table.plan.target.label) for table in tables]
     ((*got,),) = session.rows(f"SELECT {', '.join('GET_LOCK(%s, 0)' for _ in locks)}", locks)
     for table, one in zip(tables, got, strict=True):
         if one != 1:
@@ -380,7 +395,7 @@ def _hold_all(session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
 
 def _free_all(session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
     """Release the locks before the session ends, which the server notices later."""
-    locks = [table_lock(each.plan.target.label) for each in tables]
+    locks = [table_lock(table.plan.target.label) for table in tables]
     with suppress(ChannelError, LostConnectionError):
         session.execute(f"DO {', '.join('RELEASE_LOCK(%s)' for _ in locks)}", locks)
 
@@ -388,12 +403,12 @@ def _free_all(session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
 class _Facts:
     """What the target's server says of all tables of a group at once."""
 
-    def __init__(self, session: MysqlWriteSession, there: Sequence[MysqlTable]) -> None:
+    def __init__(self, session: MysqlWriteSession, tables: Sequence[MysqlTable]) -> None:
         self._here = str(session.value("SELECT DATABASE()") or "")
         self._lowers = session.value("SELECT @@lower_case_table_names") == 1
         self._special: set[tuple[str, str]] = set()
-        if there:
-            self._special = _triggered(session, there) | _reaching(session, there)
+        if tables:
+            self._special = _triggered(session, tables) | _reaching(session, tables)
 
     def new_place(self, dbtable: str) -> tuple[str, str]:
         """Where a table is made."""
@@ -416,13 +431,13 @@ class _Facts:
 
 def _triggered(session: Session, tables: Sequence[MysqlTable]) -> set[tuple[str, str]]:
     one = "SELECT event_object_schema, event_object_table FROM information_schema.triggers WHERE "
-    asked = " UNION ALL ".join(one + on_table(each.schema, each.name) for each in tables)
-    return {(str(schema), str(name)) for schema, name in session.rows(asked)}
+    query = " UNION ALL ".join(one + on_table(table.schema, table.name) for table in tables)
+    return {(str(schema), str(name)) for schema, name in session.rows(query)}
 
 
 def _reaching(session: Session, tables: Sequence[MysqlTable]) -> set[tuple[str, str]]:
     """Those that foreign keys of other tables refer to."""
-    schemas = ", ".join(sorted({_WRITE.literal(each.schema, None) for each in tables}))
+    schemas = ", ".join(sorted({_WRITE.literal(table.schema, None) for table in tables}))
     rows = session.rows(
         "SELECT DISTINCT unique_constraint_schema, referenced_table_name "  # noqa: S608 - texts are quoted
         "FROM information_schema.referential_constraints "

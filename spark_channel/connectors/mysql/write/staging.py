@@ -66,7 +66,7 @@ def stage_names(session: MysqlWriteSession, database: str, beginning: str) -> li
 
 def drop_tables(session: MysqlWriteSession, tables: Sequence[str]) -> list[str]:
     """Drop `tables` (SQL). Returns those that a transaction uses, so that they stay for now."""
-    left = []
+    busy = []
     session.execute(f"SET SESSION lock_wait_timeout = {DROP_SECONDS}")
     try:
         for table in tables:
@@ -75,10 +75,10 @@ def drop_tables(session: MysqlWriteSession, tables: Sequence[str]) -> list[str]:
             except TargetError as error:
                 if code_of(error) != _LOCK_TIMEOUT:
                     raise
-                left.append(table)
+                busy.append(table)
     finally:
         session.execute("SET SESSION lock_wait_timeout = DEFAULT")
-    return left
+    return busy
 
 
 def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:

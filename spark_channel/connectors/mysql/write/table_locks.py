@@ -81,8 +81,8 @@ def take_over(session: MysqlWriteSession, name: str) -> None:
 
 def end_sessions(session: MysqlWriteSession, names: Sequence[str]) -> None:
     """End the sessions that hold the locks `names`."""
-    asked = ", ".join("IS_USED_LOCK(%s)" for _ in names)
-    for row in session.rows(f"SELECT {asked}", names):
+    locks = ", ".join("IS_USED_LOCK(%s)" for _ in names)
+    for row in session.rows(f"SELECT {locks}", names):
         for holder in row:
             if holder is not None:
                 try:

@@ -131,26 +131,26 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
         cache = session.looked_up or session.answer_cache
-        known = cache.about(("claims", place.schema, place.ledger))
+        catalog = cache.about(("claims", place.schema, place.ledger))
         return claim_dialect(
             session.rows,
             place.schema,
             ledger=place.ledger,
             takes_scripts=True,
-            known=known,
+            known=catalog,
             makes_none=session.looked_up is not None,
         )
 
     def new_place(self, session: PgWriteSession) -> tuple[str, str]:
         space, name = new_name(self.options)
-        known = space
+        schema = space
         if space is None:  # the first schema of the search path that is there
-            kept = session.answer_cache.about("current_schema")
-            known = kept.get("") or session.value("SELECT current_schema()")
-            kept[""] = known
+            cached = session.answer_cache.about("current_schema")
+            schema = cached.get("") or session.value("SELECT current_schema()")
+            cached[""] = schema
         elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608 - a text is quoted
-            known = None
-        if known is None:
+            schema = None
+        if schema is None:
             raise OptionError(
                 f"option 'dbtable' got {self.options.dbtable!r}, and "
                 f"{'no schema of the search path exists' if space is None else f'schema {space!r} does not exist'}"
@@ -158,7 +158,7 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
                 option="dbtable",
                 got=self.options.dbtable,
             )
-        return str(known), name
+        return str(schema), name
 
     def way(self, claim: TaskClaim[PgWriteSession], *, stages: bool = True) -> Way[PgWriteSession]:
         return postgres_way(self, claim, stages=stages)
@@ -168,26 +168,26 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
     ) -> PostgresPlan:
         sql = DIALECT.place(place.schema, place.name)
         target = TargetTable(place.schema, place.name, place.label, sql)
-        own = PostgresPlan(
+        postgres_plan = PostgresPlan(
             **{**vars(plan), "native": False, "target": target, "alone": context.alone}
         )
         if (table := _kept(self.options, place, plan)) is not None:
-            return _matched(self, own, table, context)
+            return _matched(self, postgres_plan, table, context)
         if self.options.write_mode == "apply" and plan.commit == "job":
             raise TargetError(
                 f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
             )
-        if own.new_table is not None and own.new_table.table is not None:
-            return self._as_tried(own, own.new_table.table, context)
+        if postgres_plan.new_table is not None and postgres_plan.new_table.table is not None:
+            return self._as_tried(postgres_plan, postgres_plan.new_table.table, context)
         create_statement(sql, plan.schema, self.options)
-        return own
+        return postgres_plan
 
     def _as_tried(self, plan: PostgresPlan, table: Table, context: WriteContext) -> PostgresPlan:
         """The plan of a new table that has been tried."""
         assert isinstance(table, PgTable)
-        own = _matched(self, plan, table, context, plan.place.name)
-        casts = any(column.cast for column in written_columns(own.target))
-        return replace(own, stages_apart=casts and not own.native)
+        matched = _matched(self, plan, table, context, plan.place.name)
+        casts = any(column.cast for column in written_columns(matched.target))
+        return replace(matched, stages_apart=casts and not matched.native)
 
 
 def _traits(options: PostgresWriteOptions, server: Server) -> Traits:

@@ -132,10 +132,10 @@ def postgres_way(
     if plan.one_pass or not stages or not may_last(options, plan):
         return way(direct=PostgresLoader(database, claim, copier), seconds=_DIRECT_SECONDS)
     name = f"{plan.stage}{secrets.token_hex(8)}"
-    own = PostgresStaging(database, claim, copier, name, is_own=True)
+    own_staging = PostgresStaging(database, claim, copier, name, is_own=True)
     return way(
-        held=PostgresHeldLoader(database, claim, copier, own),
-        staging=own,
+        held=PostgresHeldLoader(database, claim, copier, own_staging),
+        staging=own_staging,
         holds=_has_asked,
         held_bytes=most_held(options),
         is_paced=True,
@@ -230,12 +230,17 @@ class Copier:
             session.copy(schema, table, self.encoded(rows))
 
     def copy_held(
-        self, session: PgWriteSession, schema: str, table: str, held: list[pa.Table], spread: float
+        self,
+        session: PgWriteSession,
+        schema: str,
+        table: str,
+        tables: list[pa.Table],
+        spread: float,
     ) -> None:
         """In pieces."""
-        paced, count = self._paced(session), sum(rows.num_rows for rows in held)
+        paced, count = self._paced(session), sum(rows.num_rows for rows in tables)
         paced.begin(count, spread, short_rows=max(_LEAST_PIECE, count // _LEAST_PIECES))
-        for rows in held:
+        for rows in tables:
             paced.copy(session, schema, table, rows, self.encoded)
 
     def _paced(self, session: PgWriteSession) -> PacedCopy:
@@ -318,8 +323,8 @@ class PostgresStaging:
                     f"the staging table {self.sql} no longer exists: the job was aborted or has ended"
                 )
             if self._chunks:
-                listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks)
-                query = f"SELECT count(*) FROM {self.sql} WHERE xmin::text IN ({listed})"  # noqa: S608 - a quoted name, and numbers
+                numbers = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks)
+                query = f"SELECT count(*) FROM {self.sql} WHERE xmin::text IN ({numbers})"  # noqa: S608 - a quoted name, and numbers
                 if session.value(query) != sum(self._chunks.values()):
                     raise TargetError(
                         f"task {self._claim.task}: the server crashed, and with it went the rows staged in "

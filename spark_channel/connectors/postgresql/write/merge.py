@@ -57,11 +57,11 @@ class PostgresMerge(Merge):
         with self._session.all_stored(self._target, self._label, self._count) as stored:
 
             def insert(begin: int, end: int) -> float:
-                affected, said = self._insert(
+                affected, returned = self._insert(
                     f" WHERE {of_pages('s.ctid', begin, end)}{_SERVER_SECONDS}"
                 )
                 stored(affected)
-                return float(said[-1][0])
+                return float(returned[-1][0])
 
             WritePacer.moving(1, clock=clock).run(insert, 0, pages)
 
@@ -78,8 +78,8 @@ class PostgresMerge(Merge):
 
         By DELETE, for which a role that writes rows has the right, and which blocks no reader.
         """
-        said = ", ".join(f"'{word}'" for word in TRUNCATES)
-        truncates = f"LOWER({self._operation}) IN ({said})"
+        words = ", ".join(f"'{word}'" for word in TRUNCATES)
+        truncates = f"LOWER({self._operation}) IN ({words})"
         ((last,),) = self._run(f"SELECT max({PLACE})::bigint FROM {self._rows} WHERE {truncates}")  # noqa: S608 - names are quoted
         if last is None:
             return
@@ -117,13 +117,13 @@ class PostgresMerge(Merge):
         )
 
     def _staged(self, name: str) -> str:
-        return next(self._value(each) for each in self._columns if each.target == name)
+        return next(self._value(column) for column in self._columns if column.target == name)
 
     def _same_by(self, key: Sequence[str]) -> str:
         return " AND ".join(
-            f"t.{self.quoted(each.target)} = {self._value(each)}"
-            for each in self._columns
-            if each.target in key
+            f"t.{self.quoted(column.target)} = {self._value(column)}"
+            for column in self._columns
+            if column.target in key
         )
 
     def _drop_deletes(self) -> None:
@@ -136,11 +136,11 @@ class PostgresMerge(Merge):
                 f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in self.others
             )
             action = f"DO UPDATE SET {sets}"
-        kept, count = "", self._count
+        condition, count = "", self._count
         if self._mode == "apply":
-            kept = f" WHERE NOT {self.ended('s.')}"
-            ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608 - names are quoted
-        conflict = f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}"
+            condition = f" WHERE NOT {self.ended('s.')}"
+            ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{condition}")  # noqa: S608 - names are quoted
+        conflict = f"{condition} ON CONFLICT ({self.listed(self._key)}) {action}"
         if action == "DO NOTHING":
             stored, _ = self._insert(conflict)
             if stored != count:
@@ -152,17 +152,17 @@ class PostgresMerge(Merge):
     def _check_written(self, stored: int | None) -> None:
         pass  # `_write` has
 
-    def _insert_all(self, more: str, count: int) -> None:
+    def _insert_all(self, clauses: str, count: int) -> None:
         with self._session.all_stored(self._target, self._label, count) as stored:
-            stored(self._insert(more)[0])
+            stored(self._insert(clauses)[0])
 
-    def _insert(self, more: str) -> tuple[int, Sequence[tuple[Any, ...]]]:
-        numbered = any(each.column.identity == "a" for each in self._columns)
+    def _insert(self, clauses: str) -> tuple[int, Sequence[tuple[Any, ...]]]:
+        numbered = any(column.column.identity == "a" for column in self._columns)
         override = " OVERRIDING SYSTEM VALUE" if numbered else ""
         values = ", ".join(map(self._value, self._columns))
         return self._session.affected(
             f"INSERT INTO {self._target} ({self.listed(self._names)}){override} "  # noqa: S608 - names are quoted
-            f"SELECT {values} FROM {self._rows} s{more}"
+            f"SELECT {values} FROM {self._rows} s{clauses}"
         )
 
     def _value(self, column: PgWriteColumn) -> str:

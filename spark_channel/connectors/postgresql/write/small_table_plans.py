@@ -135,7 +135,7 @@ def _create(sql: str, source: ReadSource, options: PostgresWriteOptions) -> str:
     assert isinstance(table, PgTable)
     if table.is_parent or table.kind != "r":
         raise SchemaError(f"{table.label} has parts, and is made alone")
-    never_null = {each.name for each in table.columns if DIALECT.is_never_null(table, each)}
+    never_null = {column.name for column in table.columns if DIALECT.is_never_null(table, column)}
     fields = [field.with_nullable(field.name not in never_null) for field in source.schema]
     return create_statement(sql, pa.schema(fields), options, table.primary or table.period_key)
 

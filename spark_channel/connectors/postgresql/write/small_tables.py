@@ -107,7 +107,7 @@ class PostgresTogether(Together):
         reader = self._reader  # the session that reads the rows is open then
         connect = reader.copies if reader.reaches_copies else reader.connect
         with connect("plan") as reading, reading.transaction("", LOCK_LIMIT):
-            names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
+            names = [cast(PostgresReader, table.reader).options.dbtable or "" for table in tables]
             rows = find_rows(reading, names)
             definitions = self._definitions(reading, tables, rows)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
@@ -115,37 +115,39 @@ class PostgresTogether(Together):
             with alone(table):
                 sources[table] = source_of(cast(PostgresReader, table.reader), row)
         with self._session("look together") as session:
-            asked = [each for each in tables if each.why is None]
-            names = [database_of(each.writer, PostgresDatabase).options.dbtable for each in asked]
+            candidates = [table for table in tables if table.why is None]
+            names = [
+                database_of(table.writer, PostgresDatabase).options.dbtable for table in candidates
+            ]
             with session.transaction("", LOCK_LIMIT):
-                found = find_rows(session, names) if names else []
-                own = self._definitions(session, asked, found)
+                found_rows = find_rows(session, names) if names else []
+                own_definitions = self._definitions(session, candidates, found_rows)
             targets: set[str] = set()
             names_of = lru_cache(None)(partial(free_index_names, DIALECT, session))
-            for table, row in zip(asked, found, strict=True):
+            for table, row in zip(candidates, found_rows, strict=True):
                 with alone(table):
-                    there = None if row is None else described(*row)
+                    existing = None if row is None else described(*row)
                     place = self._placed(
-                        session, database_of(table.writer, PostgresDatabase), there
+                        session, database_of(table.writer, PostgresDatabase), existing
                     )
                     if place.claimed in targets:
                         raise TargetError(f"{place.label} is the target of two tables")
                     targets.add(place.claimed)
                     source, native = sources[table]
-                    plan = planned(table, source, native, place, there)
+                    plan = planned(table, source, native, place, existing)
                     if (definition := definitions.get(table)) is not None:
-                        plan = self._fully(plan, definition, own.get(table), names_of)
+                        plan = self._fully(plan, definition, own_definitions.get(table), names_of)
                     table.plan = plan
                     table.builds = () if plan.new is None else plan.new.builds
-                    table.schema, table.is_there = source.schema, there is not None
-                    table.key = self._key(source, there)
+                    table.schema, table.is_there = source.schema, existing is not None
+                    table.key = self._key(source, existing)
             for some in by_schema(tables):
                 self.claims(session, some).look(some)
 
-    def _key(self, source: ReadSource, there: PgTable | None) -> tuple[str, ...]:
+    def _key(self, source: ReadSource, existing: PgTable | None) -> tuple[str, ...]:
         """The primary key that the target has, or is made with."""
-        if there is not None:
-            return there.primary
+        if existing is not None:
+            return existing.primary
         is_bare = self._database.options.create_table == "columns" or source.table is None
         return () if is_bare or source.table is None else source.table.primary
 
@@ -158,25 +160,25 @@ class PostgresTogether(Together):
         """The definitions of those that are there, by one statement, where `createTable` is full."""
         if self._database.options.create_table != "full":
             return {}
-        there = {
+        existing = {
             table: described(*row)
             for table, row in zip(tables, rows, strict=True)
             if row is not None
         }
-        return dict(zip(there, defined(session, list(there.values())), strict=True))
+        return dict(zip(existing, defined(session, list(existing.values())), strict=True))
 
     def _fully(
         self,
         plan: SmallPlan,
         source: TableDefinition,
-        own: TableDefinition | None,
+        own_definition: TableDefinition | None,
         names_of: Callable[[str], Callable[[str], str]],
     ) -> SmallPlan:
-        """The plan, with what `createTable=full` asks for. `own`: how the table that is there is defined."""
-        if own is not None:
-            if any(column.generated is not None for column in own.columns):
+        """The plan, with what `createTable=full` asks for. `own_definition`: how the table that is there is defined."""
+        if own_definition is not None:
+            if any(column.generated is not None for column in own_definition.columns):
                 raise SchemaError(f"{plan.place.label} has generated columns, and is written alone")
-            return replace(plan, numbers=counted_on(own, source))
+            return replace(plan, numbers=counted_on(own_definition, source))
         new = untried(
             plan.place.schema,
             source.with_keys_to_itself(),
@@ -187,12 +189,14 @@ class PostgresTogether(Together):
         return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
 
     def _placed(
-        self, session: PgWriteSession, database: PostgresDatabase, there: PgTable | None
+        self, session: PgWriteSession, database: PostgresDatabase, existing: PgTable | None
     ) -> WriteTarget:
-        schema, name = database.new_place(session) if there is None else (there.schema, there.name)
+        schema, name = (
+            database.new_place(session) if existing is None else (existing.schema, existing.name)
+        )
         if is_own_table(name) or len(name.encode()) > 63:
             raise TargetError(f"table {name!r} cannot be written")
-        place = write_target(schema, name, there)
+        place = write_target(schema, name, existing)
         return replace(place, ledger=Ledger(schema, schema))
 
     # --- the rows
@@ -260,15 +264,15 @@ class PostgresTogether(Together):
         self, session: PgWriteSession, tables: Sequence[SmallTable], until: float, *, at_once: bool
     ) -> None:
         """What follows the rows: indexes, constraints and defaults of new tables, the numbers of others."""
-        made = [each for each in tables if each.plan.new is not None and each.plan.new.steps]
-        for some in [made] if at_once and made else [[each] for each in made]:
+        built = [table for table in tables if table.plan.new is not None and table.plan.new.steps]
+        for some in [built] if at_once and built else [[table] for table in built]:
             _hold_time(until)
             with self._refusing(None if at_once else some[0]):
                 session.execute(f"DO {literal_sql(_script(some))}")
-                plans = [each.plan for each in some]
+                plans = [table.plan for table in some]
                 count(
                     session,
-                    [sql for own in plans for sql in counts_of(own.new.steps, own.target.sql)],
+                    [sql for plan in plans for sql in counts_of(plan.new.steps, plan.target.sql)],
                 )
         for table in tables:
             if table.plan.numbers:
@@ -285,12 +289,12 @@ class PostgresTogether(Together):
         """Check that the tables, which are locked, are as they were planned."""
         if not tables:
             return
-        names = [each.plan.target.sql for each in tables]
+        names = [table.plan.target.sql for table in tables]
         for table, row in zip(tables, find_rows(session, names), strict=True):
             with self._refusing(table):
-                there = None if row is None else described(*row)
-                check_planned(DIALECT, table.plan.target, there)
-                if there is None or is_special(there):
+                existing = None if row is None else described(*row)
+                check_planned(DIALECT, table.plan.target, existing)
+                if existing is None or is_special(existing):
                     raise TargetError(f"table {table.plan.target.label} was altered")
 
     @contextmanager
@@ -312,8 +316,8 @@ def _script(tables: Sequence[SmallTable]) -> str:
     for table in tables:
         for step in table.plan.new.steps:
             _log.info("table %s gets %s", table.plan.place.label, step.what)
-            statements += [literal_sql(each) for each in step.on(table.plan.target.sql)]
-    return f"BEGIN {' '.join(f'EXECUTE {each};' for each in statements)} END"
+            statements += [literal_sql(statement) for statement in step.on(table.plan.target.sql)]
+    return f"BEGIN {' '.join(f'EXECUTE {statement};' for statement in statements)} END"
 
 
 def _hold_time(until: float) -> None:

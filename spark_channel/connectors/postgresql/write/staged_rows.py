@@ -88,7 +88,7 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
     Raises:
         TargetError: the lock was not had; its code is that of a lock, so that the caller tries again later.
     """
-    ((own, millis, _),) = session.rows(_PATIENT)
+    ((usual_timeout, millis, _),) = session.rows(_PATIENT)
     try:
         yield
     except TargetError as error:
@@ -100,7 +100,7 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
                 "end these sessions, or run again with a longer 'retryTimeout'"
             ) from error.__cause__
         raise
-    session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")
+    session.rows(f"SELECT set_config('lock_timeout', '{usual_timeout}', true)")
 
 
 def check_staged(
@@ -266,28 +266,28 @@ def _keep_only(
 
     `pages`: the rows are counted in pieces. The table has no lock that others wait for yet.
     """
-    wanted: dict[int, int] = {}
+    expected: dict[int, int] = {}
     for receipt in receipts:
         chunks: Mapping[str, int] = receipt.details.get(CHUNKS, {})
-        wanted |= {int(number) % _XID: rows for number, rows in chunks.items()}
-    found: Counter[int] = Counter()
+        expected |= {int(number) % _XID: rows for number, rows in chunks.items()}
+    staged: Counter[int] = Counter()
 
     def count(begin: int, end: int | None = None) -> None:
         some = "" if end is None else f"WHERE {of_pages('ctid', begin, end)}"
         query = f"SELECT xmin::text, count(*) FROM {stage} {some} GROUP BY xmin"  # noqa: S608 - a quoted identifier
         for number, rows in session.rows(query):
-            found[int(number)] += int(rows)
+            staged[int(number)] += int(rows)
 
     if pages is None:
         count(0)
     else:
         WritePacer.moving(_FIRST_PAGES).run(count, 0, pages)
-    lost = sum(rows - found.get(number, 0) for number, rows in wanted.items())
+    lost = sum(rows - staged.get(number, 0) for number, rows in expected.items())
     if lost:
         raise CommitError(
             f"{lost} rows that tasks staged are gone from {stage}: an unlogged table is empty after its server "
             "has crashed. Run the job again"
         )
-    if strange := found.keys() - wanted.keys():
-        listed = ", ".join(f"'{number}'" for number in sorted(strange))
-        session.execute(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608 - a quoted name, and numbers
+    if strange := staged.keys() - expected.keys():
+        numbers = ", ".join(f"'{number}'" for number in sorted(strange))
+        session.execute(f"DELETE FROM {stage} WHERE xmin::text IN ({numbers})")  # noqa: S608 - a quoted name, and numbers

@@ -52,5 +52,5 @@ def drop_stage(session: PgSession, schema: str, name: str) -> None:
 
 def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
     """The staging tables in `schema` that this role may drop, and whose names begin so."""
-    found = [str(name) for (name,) in session.rows(_FIND.format(schema=literal_sql(schema)))]
-    return [name for name in found if name.startswith(beginning) and _NAME.match(name)]
+    names = [str(name) for (name,) in session.rows(_FIND.format(schema=literal_sql(schema)))]
+    return [name for name in names if name.startswith(beginning) and _NAME.match(name)]

@@ -114,13 +114,13 @@ class TaskAttempt(TaskWriter, Generic[S]):
         self._closes = True
         self.flush()
         details = self._finished()
-        receipt, done = self._tally.receipt(**details), self._claim.done
+        receipt, committed = self._tally.receipt(**details), self._claim.done
         self._end()
-        if done is None or done.attempt == receipt.attempt:
+        if committed is None or committed.attempt == receipt.attempt:
             return receipt
         # An attempt before this one has committed, and its answer was lost. The rows that it left out were refused.
-        dirty = max(0, receipt.rows - done.rows) if self.tolerant else 0
-        return Receipt(receipt.task, done.attempt, done.rows, done.nbytes, {}, dirty)
+        dirty = max(0, receipt.rows - committed.rows) if self.tolerant else 0
+        return Receipt(receipt.task, committed.attempt, committed.rows, committed.nbytes, {}, dirty)
 
     def rollback(self) -> None:
         ended, self._tally.ended = self._tally.ended, True
@@ -154,10 +154,10 @@ class TaskAttempt(TaskWriter, Generic[S]):
         try:
             self._policy.store(rows, before, self.spread)
         except NoStagingError as error:
-            held = self._policy.take()
+            tables = self._policy.take()
             self._go_straight(error)
-            before += rows.num_rows - sum(table.num_rows for table in held)
-            for table in held:
+            before += rows.num_rows - sum(table.num_rows for table in tables)
+            for table in tables:
                 self._policy.store(table, before, self.spread)
                 before += table.num_rows
 

@@ -115,9 +115,9 @@ def check_planned(dialect: WriteDialect, target: TargetTable, table: Table | Non
     columns = (
         declared_columns(table) if target.create is None else dialect.columns_as_created(table)
     )
-    found, planned = dict(columns), dict(target.declared)
-    changed = found.keys() != planned.keys() or any(
-        not dialect.is_same_type(found[name], declared) for name, declared in planned.items()
+    declared_now, planned = dict(columns), dict(target.declared)
+    changed = declared_now.keys() != planned.keys() or any(
+        not dialect.is_same_type(declared_now[name], declared) for name, declared in planned.items()
     )
     if changed and target.create is None:
         raise TargetError(
@@ -147,7 +147,8 @@ def holds_unique(dialect: WriteDialect, table: Table, key: Sequence[str]) -> boo
     """Whether the table holds `key` unique, whose columns are spelled as the table's."""
     names = [column.name for column in table.columns]
     return any(
-        {dialect.same_name(part, names) or part for part in held} == set(key) for held in table.held
+        {dialect.same_name(part, names) or part for part in unique_key} == set(key)
+        for unique_key in table.held
     )
 
 
@@ -167,14 +168,14 @@ def check_stored(table: str, sent: int, stored: int) -> None:
     )
 
 
-def check_gone(table: str, kept: int) -> None:
+def check_gone(table: str, rows: int) -> None:
     """Raise unless `table` has removed all rows that a change feed deletes.
 
     Raises:
         BatchRefusedError: it has kept some.
     """
-    if kept:
+    if rows:
         raise BatchRefusedError(
-            f"table {table!r} kept {kept} rows that a change feed deletes, and reported success: a trigger or a rule "
+            f"table {table!r} kept {rows} rows that a change feed deletes, and reported success: a trigger or a rule "
             "of the table keeps them. The transaction is rolled back. Change the trigger or rule"
         )

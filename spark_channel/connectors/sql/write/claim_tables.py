@@ -113,20 +113,20 @@ def is_own_table(name: str) -> bool:
 
 
 def stage_prefix(
-    held: HeldClaim, key: str | None = None, *, longest: int = 63, beginning: str = STAGE
+    held_claim: HeldClaim, key: str | None = None, *, longest: int = 63, beginning: str = STAGE
 ) -> str:
     """The prefix of a run's staging tables, which differs between the runs of one write.
 
     Where names may have fewer than 63 letters, the beginning is all of them: such a run has one staging table.
     """
-    key = key or held.identity.key
+    key = key or held_claim.identity.key
     if longest >= LONG_NAME:
-        return f"{beginning}{key[:16]}_{held.epoch}_"
-    number = int.from_bytes(hashlib.sha256(f"{key}_{held.epoch}".encode()).digest())
+        return f"{beginning}{key[:16]}_{held_claim.epoch}_"
+    number = int.from_bytes(hashlib.sha256(f"{key}_{held_claim.epoch}".encode()).digest())
     letters: list[str] = []
     while len(letters) < longest - len(STAGE):
-        number, place = divmod(number, len(_LETTERS))
-        letters.append(_LETTERS[place])
+        number, digit = divmod(number, len(_LETTERS))
+        letters.append(_LETTERS[digit])
     return STAGE + "".join(letters)
 
 
@@ -145,17 +145,17 @@ class Ledger:
     table: str = CLAIMS
     without: str = ""
 
-    def name(self, own: str) -> str:
+    def name(self, table: str) -> str:
         """The name of one of the tables of claims."""
-        return own if self.table == CLAIMS else f"{self.table}{_SUFFIXES[own]}"
+        return table if self.table == CLAIMS else f"{self.table}{_SUFFIXES[table]}"
 
     @property
     def stage(self) -> str:
         """How the names of staging tables begin: two ledgers that share a schema leave each other's alone."""
         if (self.schema, self.table) == (self.staging, CLAIMS):
             return STAGE
-        place = hashlib.sha256(f"{self.schema}\0{self.table}".encode()).hexdigest()[:6]
-        return f"spark_channel_st_{place}_"
+        digest = hashlib.sha256(f"{self.schema}\0{self.table}".encode()).hexdigest()[:6]
+        return f"spark_channel_st_{digest}_"
 
 
 @dataclass(frozen=True, slots=True)

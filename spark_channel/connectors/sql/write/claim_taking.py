@@ -38,7 +38,7 @@ def take(
         if has_ledger and Verdict.DENIED in database.verdict(error):
             raise TargetError(f"{error}. {WAYS}") from error.__cause__
         raise
-    for left in reversed(range(_TAKES)):
+    for tries_left in reversed(range(_TAKES)):
         try:
             with in_transaction(database, session):
                 decision = claims.take(
@@ -54,21 +54,21 @@ def take(
                 _tidy(database, session, claims)
             return decision
         except TargetError as error:
-            if not left or Verdict.CONFLICT not in database.verdict(error):
+            if not tries_left or Verdict.CONFLICT not in database.verdict(error):
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
 def ensure(database: WriteDatabase[S], session: S, claims: Claims) -> None:
     """Make the tables of claims, unless they are there."""
-    for left in reversed(range(_TAKES)):
+    for tries_left in reversed(range(_TAKES)):
         try:
             if not claims.exist():
                 with in_transaction(database, session):
                     claims.ensure()
             break
         except TargetError as error:
-            if not left or Verdict.CONFLICT not in database.verdict(error):
+            if not tries_left or Verdict.CONFLICT not in database.verdict(error):
                 raise
     if claims.lacks_index():
         with (

@@ -150,12 +150,12 @@ class Claims:
         Raises:
             TargetError: the server's own, for a right that is missing.
         """
-        for name, listed in ((CLAIMS, COLUMNS), (TASKS, _TASK_COLUMNS)):
+        for name, columns in ((CLAIMS, COLUMNS), (TASKS, _TASK_COLUMNS)):
             table = self._dialect.table(name)
             self._run(f"UPDATE {table} SET claim = claim WHERE claim = ''", ())  # noqa: S608 - constants
             self._run(f"DELETE FROM {table} WHERE claim = ''", ())  # noqa: S608 - constants
             self._run(
-                f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {table} "  # noqa: S608 - constants
+                f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table} "  # noqa: S608 - constants
                 "WHERE claim = ''",
                 (),
             )
@@ -187,31 +187,31 @@ class Claims:
             TargetError: another run has committed tasks that this one does not continue.
         """
         owner = _bounded(owner)
-        found = self._without_void(self._locked(identity, self._dialect.update))
-        receipts = [] if found is None else self.receipts(identity)
-        if receipts and found is not None and self._overwritten(found, self._dialect.share):
+        claim = self._without_void(self._locked(identity, self._dialect.update))
+        receipts = [] if claim is None else self.receipts(identity)
+        if receipts and claim is not None and self._overwritten(claim, self._dialect.share):
             self._run(*self._forgetting(identity))
             self._drop_plan(identity)
             receipts = []
-        taken = claims.take(
-            found,
+        decision = claims.take(
+            claim,
             identity,
             owner,
             position=position,
             follows=follows,
-            committed=(len(receipts), sum(each.rows for each in receipts)),
+            committed=(len(receipts), sum(receipt.rows for receipt in receipts)),
             resume=resume,
             process=claims.own_process(),
             now=utc_text(),
         )
-        if taken.held is None:
-            return taken
+        if decision.held is None:
+            return decision
         table = Identity(identity.target, "table", identity.target)
-        written = [] if taken.claim is None else [self._writing(taken.claim, found)]
-        shared = shared_row(identity) if found is None else None
-        asked = [table.key, table.key if shared is None else shared.key]
+        written = [] if decision.claim is None else [self._writing(decision.claim, claim)]
+        shared = shared_row(identity) if claim is None else None
+        keys = [table.key, table.key if shared is None else shared.key]
         sql = f"{self._select} WHERE claim IN (?, ?)"
-        rows = {str(row[0]): claim_of(row) for row in self._run_all(*written, (sql, asked))}
+        rows = {str(row[0]): claim_of(row) for row in self._run_all(*written, (sql, keys))}
         if shared is not None and (bits := rows.get(shared.key)) is not None:
             # Another run published the version, and its row was shared, between the look at it and this insert.
             assert identity.version is not None
@@ -220,15 +220,15 @@ class Claims:
                 return ClaimDecision(None, None, bits.published_at)
         if table.key not in rows:
             self._write(Claim(table, "", 0), None)  # a row that overwrites can lock
-        return taken
+        return decision
 
     def published_at(self, target: str, context: WriteContext) -> str | None:
         """When the write was published; None = it was not. Only an optimisation, without a guarantee."""
         if not self.exist():
             return None
-        found = self._without_void(self._read(Identity.for_write(target, context)))
+        claim = self._without_void(self._read(Identity.for_write(target, context)))
         position = context.stream[1] if context.stream else None
-        return found.published_at if found is not None and found.has_published(position) else None
+        return claim.published_at if claim is not None and claim.has_published(position) else None
 
     def knows(self, target: str) -> bool:
         """Whether a run has claimed the table, as far as claims are kept."""
@@ -240,32 +240,32 @@ class Claims:
         """How far the stream has published."""
         if not self.exist():
             return None
-        found = self._read(Identity(target, "stream", stream))
-        return claims.progress_of(self._without_void(found))
+        claim = self._read(Identity(target, "stream", stream))
+        return claims.progress_of(self._without_void(claim))
 
-    def makes_table(self, held: HeldClaim) -> None:
+    def makes_table(self, held_claim: HeldClaim) -> None:
         """See `claims.makes_table`."""
-        found = self._locked(held.identity, self._dialect.update)
-        if found is not None and (found.owner, found.epoch) == (held.owner, held.epoch):
-            self._write(claims.makes_table(found), found)
+        claim = self._locked(held_claim.identity, self._dialect.update)
+        if claim is not None and (claim.owner, claim.epoch) == (held_claim.owner, held_claim.epoch):
+            self._write(claims.makes_table(claim), claim)
 
     def forget(self, target: str, stream: str) -> None:
         """Let the stream begin again."""
         identity = Identity(target, "stream", stream)
-        if self.exist() and (found := self._locked(identity, self._dialect.update)) is not None:
-            self._write(claims.forget(found), found)
+        if self.exist() and (claim := self._locked(identity, self._dialect.update)) is not None:
+            self._write(claims.forget(claim), claim)
 
     def note(self, target: str, stream: str, text: str) -> None:
         """Keep a text beside the stream's claim: in a claim that no run holds, where a process would be named."""
         identity = _note_of(target, stream)
         self.ensure()
-        found = self._locked(identity, self._dialect.update)
-        self._write(Claim(identity, "", published_at=utc_text(), process=text[:500]), found)
+        claim = self._locked(identity, self._dialect.update)
+        self._write(Claim(identity, "", published_at=utc_text(), process=text[:500]), claim)
 
     def noted(self, target: str, stream: str) -> StreamNote | None:
         """What `note` kept last."""
-        found = self._read(_note_of(target, stream)) if self.exist() else None
-        return None if found is None else StreamNote(found.process, found.published_at or "")
+        claim = self._read(_note_of(target, stream)) if self.exist() else None
+        return None if claim is None else StreamNote(claim.process, claim.published_at or "")
 
     def drop(self, target: str, stream: str) -> None:
         """Remove the claim of a stream: a driver of it that wakes up finds none, and writes nothing."""
@@ -279,31 +279,31 @@ class Claims:
         if context.txn is None or not self.exist():
             return None
         identity = Identity.for_write(target, context)
-        found = self._read(identity)
+        claim = self._read(identity)
         receipts = self.receipts(identity)
         if (
-            found is None
-            or found.has_published(None)
+            claim is None
+            or claim.has_published(None)
             or not receipts
-            or self._overwritten(found, None)
+            or self._overwritten(claim, None)
         ):
             return None
         return PartialWrite(
-            found.owner, self.plans.find(identity.key), tuple(receipts), found.epoch
+            claim.owner, self.plans.find(identity.key), tuple(receipts), claim.epoch
         )
 
-    def peek(self, held: HeldClaim) -> Claim:
+    def peek(self, held_claim: HeldClaim) -> Claim:
         """The claim, while it is this run's: without a lock, so that it saves an overtaken run work, and no more.
 
         Raises:
             SupersededError: as `fence`.
         """
-        found = self._read(held.identity)
-        claims.check(found, held)
-        assert found is not None
-        return found
+        claim = self._read(held_claim.identity)
+        claims.check(claim, held_claim)
+        assert claim is not None
+        return claim
 
-    def fence(self, held: HeldClaim, *, exclusive: bool = False) -> Claim:
+    def fence(self, held_claim: HeldClaim, *, exclusive: bool = False) -> Claim:
         """Lock the claim until the transaction ends, and hold it to be this run's.
 
         Tasks share the lock; `exclusive` is for what changes the claim.
@@ -312,26 +312,26 @@ class Claims:
             SupersededError: it is another run's, was published, or was given back; or the table was overwritten.
         """
         lock = self._dialect.update if exclusive else self._dialect.share
-        found = self._locked(held.identity, lock)
-        claims.check(found, held)
-        if held.generation is not None:
+        claim = self._locked(held_claim.identity, lock)
+        claims.check(claim, held_claim)
+        if held_claim.generation is not None:
             claims.check_generation(
-                self._generation(held.identity.target, self._dialect.share), held
+                self._generation(held_claim.identity.target, self._dialect.share), held_claim
             )
-        assert found is not None
-        return found
+        assert claim is not None
+        return claim
 
-    def own_publication(self, held: HeldClaim, task: int) -> Receipt | None:
+    def own_publication(self, held_claim: HeldClaim, task: int) -> Receipt | None:
         """What this run's only task has published; None = nothing, or another run has. Without a lock."""
-        found = self._read(held.identity)
-        held = replace(held, owner=_bounded(held.owner))
-        if found is None or not found.has_published(held.position):
+        claim = self._read(held_claim.identity)
+        held_claim = replace(held_claim, owner=_bounded(held_claim.owner))
+        if claim is None or not claim.has_published(held_claim.position):
             return None
-        if claims.is_of_another_run(found, held):
+        if claims.is_of_another_run(claim, held_claim):
             return None
-        return Receipt(task, -1, found.rows, found.nbytes)
+        return Receipt(task, -1, claim.rows, claim.nbytes)
 
-    def make_ready(self, held: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
+    def make_ready(self, held_claim: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
         """Fence, before a `commit=task` run runs preSql and creates or empties its table. In that transaction.
 
         Returns what its tasks hold, and whether that is to be done: not by a run that continues another.
@@ -339,62 +339,68 @@ class Claims:
         Raises:
             SupersededError: as `fence`; or the table was overwritten since the run that this one continues.
         """
-        found = self.fence(held, exclusive=True)
-        if found.state == "prepared":
-            held = replace(held, generation=found.generation)
+        claim = self.fence(held_claim, exclusive=True)
+        if claim.state == "prepared":
+            held_claim = replace(held_claim, generation=claim.generation)
             claims.check_generation(
-                self._generation(held.identity.target, self._dialect.share), held
+                self._generation(held_claim.identity.target, self._dialect.share), held_claim
             )
-            return held, False
-        target = held.identity.target
+            return held_claim, False
+        target = held_claim.identity.target
         generation = (
-            self.overwrite(held) if overwrite else self._generation(target, self._dialect.share)
+            self.overwrite(held_claim)
+            if overwrite
+            else self._generation(target, self._dialect.share)
         )
-        self._write(replace(found, state="prepared", generation=generation), found)
-        return replace(held, generation=generation), True
+        self._write(replace(claim, state="prepared", generation=generation), claim)
+        return replace(held_claim, generation=generation), True
 
-    def overwrite(self, held: HeldClaim) -> int:
+    def overwrite(self, held_claim: HeldClaim) -> int:
         """Lock the table against other overwrites until the transaction ends; the number of this one.
 
         In the transaction that empties the table: tasks of other jobs that write straight into it are fenced off.
         """
-        table = Identity(held.identity.target, "table", held.identity.target)
-        found = self._locked(table, self._dialect.update)
-        claim = Claim(table, "", 1) if found is None else replace(found, epoch=found.epoch + 1)
-        self._write(replace(claim, owner=held.owner), found)
+        table = Identity(held_claim.identity.target, "table", held_claim.identity.target)
+        table_claim = self._locked(table, self._dialect.update)
+        claim = (
+            Claim(table, "", 1)
+            if table_claim is None
+            else replace(table_claim, epoch=table_claim.epoch + 1)
+        )
+        self._write(replace(claim, owner=held_claim.owner), table_claim)
         return claim.epoch
 
-    def keep_table(self, held: HeldClaim) -> None:
+    def keep_table(self, held_claim: HeldClaim) -> None:
         """Until the transaction ends, no other one may `overwrite` the table, or `hold_table` it."""
-        self._generation(held.identity.target, self._dialect.share)
+        self._generation(held_claim.identity.target, self._dialect.share)
 
-    def hold_table(self, held: HeldClaim) -> None:
+    def hold_table(self, held_claim: HeldClaim) -> None:
         """Wait for transactions that `keep_table`; until this one ends, no other may."""
-        table = Identity(held.identity.target, "table", held.identity.target)
+        table = Identity(held_claim.identity.target, "table", held_claim.identity.target)
         self._locked(table, self._dialect.update)
 
     def _generation(self, target: str, lock: str | None) -> int:
         """The number of overwrites of the table; `lock` keeps it until the transaction ends."""
         table = Identity(target, "table", target)
-        found = self._read(table) if lock is None else self._locked(table, lock)
-        return 0 if found is None else found.epoch
+        table_claim = self._read(table) if lock is None else self._locked(table, lock)
+        return 0 if table_claim is None else table_claim.epoch
 
-    def _overwritten(self, found: Claim, lock: str | None) -> bool:
+    def _overwritten(self, claim: Claim, lock: str | None) -> bool:
         """Whether another job has overwritten the table since the run made it ready (`commit=task`)."""
-        return found.generation is not None and found.generation != self._generation(
-            found.identity.target, lock
+        return claim.generation is not None and claim.generation != self._generation(
+            claim.identity.target, lock
         )
 
-    def _without_void(self, found: Claim | None, *, lock: bool = False) -> Claim | None:
+    def _without_void(self, claim: Claim | None, *, lock: bool = False) -> Claim | None:
         """As `claims.unless_replaced`. `lock`: no other job overwrites the table until the transaction ends. It
         is not shared, since an overwrite takes the same lock next.
         """
-        if found is None or found.identity.kind != "stream" or found.generation is None:
-            return found
-        target = found.identity.target
+        if claim is None or claim.identity.kind != "stream" or claim.generation is None:
+            return claim
+        target = claim.identity.target
         if lock:
             self._locked(Identity(target, "table", target), self._dialect.update)
-        return claims.unless_replaced(found, self._generation(target, None))
+        return claims.unless_replaced(claim, self._generation(target, None))
 
     def _forgetting(self, identity: Identity) -> _Statement:
         return f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,)  # noqa: S608 - a quoted name
@@ -403,10 +409,12 @@ class Claims:
         if identity.kind != "stream":  # a stream keeps none
             self.plans.drop(identity.key)
 
-    def task(self, held: HeldClaim, task: int) -> Receipt | None:
+    def task(self, held_claim: HeldClaim, task: int) -> Receipt | None:
         """The receipt of a task that has committed under the claim."""
-        found = [each for each in self.receipts(held.identity) if each.task == task]
-        return found[0] if found else None
+        receipts = [
+            receipt for receipt in self.receipts(held_claim.identity) if receipt.task == task
+        ]
+        return receipts[0] if receipts else None
 
     def receipts(self, identity: Identity) -> list[Receipt]:
         """The receipt of each task that has committed under the claim."""
@@ -422,14 +430,14 @@ class Claims:
             for task, attempt, count, size in rows
         ]
 
-    def add_task(self, held: HeldClaim, receipt: Receipt) -> None:
+    def add_task(self, held_claim: HeldClaim, receipt: Receipt) -> None:
         """Note that a task committed. The caller has fenced in this transaction.
 
         Raises:
             TargetError: another attempt of the task has, or is about to.
         """
         values = (
-            held.identity.key,
+            held_claim.identity.key,
             receipt.task,
             receipt.attempt,
             receipt.rows,
@@ -442,98 +450,104 @@ class Claims:
             values,
         )
 
-    def begin_publish(self, held: HeldClaim) -> bool:
+    def begin_publish(self, held_claim: HeldClaim) -> bool:
         """Lock the claim, and hold it to be this run's. False: the write was published before.
 
         Raises:
             SupersededError: it is another run's, or was given back.
         """
-        found = self._without_void(self._locked(held.identity, self._dialect.update), lock=True)
-        self._publishing = found
-        if found is not None and found.has_published(held.position):
+        claim = self._without_void(
+            self._locked(held_claim.identity, self._dialect.update), lock=True
+        )
+        self._publishing = claim
+        if claim is not None and claim.has_published(held_claim.position):
             return False
-        claims.check(found, held)
+        claims.check(claim, held_claim)
         return True
 
-    def lost(self, held: HeldClaim) -> bool:
+    def lost(self, held_claim: HeldClaim) -> bool:
         """After `begin_publish`, which returned False: whether another run has published the write."""
-        return claims.is_of_another_run(self._publishing, replace(held, owner=_bounded(held.owner)))
+        return claims.is_of_another_run(
+            self._publishing, replace(held_claim, owner=_bounded(held_claim.owner))
+        )
 
-    def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None:
+    def publish(self, held_claim: HeldClaim, *, rows: int, nbytes: int) -> None:
         """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`, and `overwrite`."""
-        found = self._publishing
-        if found is None or found.generation is not None:
-            found = self._without_void(self._read(held.identity))
-        done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
-        assert done is not None, "begin_publish holds the lock"
-        if held.follows is not None:
-            done = replace(done, generation=self._generation(held.identity.target, None))
-        self._run_all(self._writing(done, found), self._forgetting(held.identity))
-        self._drop_plan(held.identity)
+        claim = self._publishing
+        if claim is None or claim.generation is not None:
+            claim = self._without_void(self._read(held_claim.identity))
+        published = claims.publish(claim, held_claim, at=utc_text(), rows=rows, nbytes=nbytes)
+        assert published is not None, "begin_publish holds the lock"
+        if held_claim.follows is not None:
+            published = replace(
+                published, generation=self._generation(held_claim.identity.target, None)
+            )
+        self._run_all(self._writing(published, claim), self._forgetting(held_claim.identity))
+        self._drop_plan(held_claim.identity)
 
-    def check_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None:
+    def check_committed(self, held_claim: HeldClaim, receipts: Sequence[Receipt]) -> None:
         """Check that each task that has a receipt has committed.
 
         Raises:
             CommitError: one has not.
         """
-        there = {each.task for each in self.receipts(held.identity)}
-        missing = {receipt.task for receipt in receipts} - there
+        committed = {receipt.task for receipt in self.receipts(held_claim.identity)}
+        missing = {receipt.task for receipt in receipts} - committed
         if missing:
             task = f"task {min(missing)}, which has a receipt"
             raise CommitError(
                 f"{TASKS} has no row of {task}: nothing was published; run the job again"
             )
 
-    def refuse_later(self, held: HeldClaim) -> None:
-        """Check that no run has claimed the write that `held` stands for. In a transaction.
+    def refuse_later(self, held_claim: HeldClaim) -> None:
+        """Check that no run has claimed the write that `held_claim` stands for. In a transaction.
 
         Raises:
             SupersededError: one has, and did not give it back.
         """
-        found = self._locked(held.identity, self._dialect.update)
-        owner = _bounded(held.owner)
+        claim = self._locked(held_claim.identity, self._dialect.update)
+        owner = _bounded(held_claim.owner)
         if (
-            found is not None
-            and found.owner not in ("", owner)
-            and not found.has_published(held.position)
+            claim is not None
+            and claim.owner not in ("", owner)
+            and not claim.has_published(held_claim.position)
         ):
-            claims.check(found, replace(held, owner=owner))
+            claims.check(claim, replace(held_claim, owner=owner))
 
-    def release(self, held: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
+    def release(self, held_claim: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
         """Give the claim back, unless tasks committed under it: their receipts. [] also when it is another run's.
 
         `overtaken` gets it back, if this run has only taken it.
         """
         if not self.exist():
             return []
-        found = self._locked(held.identity, self._dialect.update)
-        receipts = self.receipts(held.identity)
-        given = claims.release(found, held, tasks=len(receipts), overtaken=overtaken)
-        if given is not None and given is overtaken:
-            self._write(given, found)
+        claim = self._locked(held_claim.identity, self._dialect.update)
+        receipts = self.receipts(held_claim.identity)
+        released = claims.release(claim, held_claim, tasks=len(receipts), overtaken=overtaken)
+        if released is not None and released is overtaken:
+            self._write(released, claim)
             return []
-        if given is not None:
-            if held.identity.kind == "job":
-                self._run(*self._removing(held.identity.key))
+        if released is not None:
+            if held_claim.identity.kind == "job":
+                self._run(*self._removing(held_claim.identity.key))
             else:
-                self._write(given, found)
-            self._drop_plan(held.identity)
-        if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
+                self._write(released, claim)
+            self._drop_plan(held_claim.identity)
+        if claim is None or (claim.owner, claim.epoch) != (held_claim.owner, held_claim.epoch):
             return []
-        return [] if found.has_published(held.position) else receipts
+        return [] if claim.has_published(held_claim.position) else receipts
 
-    def heartbeat(self, held: HeldClaim) -> None:
+    def heartbeat(self, held_claim: HeldClaim) -> None:
         """Show that the run lives."""
         self._run(
             f"UPDATE {self._dialect.table(CLAIMS)} SET beat_at = ? WHERE claim = ? AND owner = ? AND epoch = ?",  # noqa: S608 - names are quoted
-            (utc_text(), held.identity.key, held.owner, held.epoch),
+            (utc_text(), held_claim.identity.key, held_claim.owner, held_claim.epoch),
         )
 
-    def show_life(self, held: HeldClaim, found: Claim) -> None:
+    def show_life(self, held_claim: HeldClaim, claim: Claim) -> None:
         """`beat`, if the last one, in the claim as `peek` found it, is an hour old: no attempt may last so long."""
-        if claims.heartbeat_is_due(found, utc_text()):
-            self.heartbeat(held)
+        if claims.heartbeat_is_due(claim, utc_text()):
+            self.heartbeat(held_claim)
 
     def orphans(
         self,
@@ -550,7 +564,7 @@ class Claims:
         others = [name for name in stages if not name.startswith(prefixed(keep))]
         if not others:
             return []
-        now, kept = utc_text(), []
+        now, live = utc_text(), []
         for row in self._unfinished(others):
             claim, key = claim_of(row), str(row[0])
             prefix = prefixed(HeldClaim(claim.identity, claim.owner, claim.epoch), key)
@@ -559,14 +573,14 @@ class Claims:
             claim = replace(claim, beat_at=max(claim.beat_at, beat_of(prefix)))
             liveness = claims.is_alive(claim, now)
             if liveness != "dead":
-                kept.append(prefix)
+                live.append(prefix)
             elif claim.identity.kind == "job" and claim.state == "open":
                 # No run can continue it; a task of it that is still there after all is fenced off.
                 self._run(*self._removing(key))
             if liveness == "doubtful" and not claim.doubted_at > claim.beat_at:
                 table = self._dialect.table(CLAIMS)
                 self._run(f"UPDATE {table} SET doubted_at = ? WHERE claim = ?", (now, key))  # noqa: S608 - names are quoted
-        return [name for name in others if not name.startswith(tuple(kept))]
+        return [name for name in others if not name.startswith(tuple(live))]
 
     def _unfinished(self, stages: Sequence[str]) -> list[tuple[Any, ...]]:
         """The rows of claims that may have one of the staging tables, and are not published.
@@ -579,7 +593,7 @@ class Claims:
         start = len(self._dialect.stage)
         keys = sorted({name[start : start + _KEY_LETTERS] for name in stages})
         rows = []
-        for some in (keys[place : place + _AT_ONCE] for place in range(0, len(keys), _AT_ONCE)):
+        for some in (keys[begin : begin + _AT_ONCE] for begin in range(0, len(keys), _AT_ONCE)):
             ranges = " OR ".join(["claim >= ? AND claim < ?"] * len(some))
             ends = [end for key in some for end in (key, f"{key}g")]  # keys are hexadecimal
             rows += self._run(f"{open_ones} AND ({ranges})", ends)
@@ -600,9 +614,9 @@ class Claims:
         expired = expired_of(self._run(query, values))
         for shared in sorted(expired.versions, key=lambda identity: identity.key):
             versions, at = expired.versions[shared]
-            found = self._locked(shared, self._dialect.update)
-            bits = found or Claim(shared, "", 0, "published")
-            self._write(with_versions(bits, versions, at), found)
+            shared_claim = self._locked(shared, self._dialect.update)
+            bits = shared_claim or Claim(shared, "", 0, "published")
+            self._write(with_versions(bits, versions, at), shared_claim)
         if expired.keys:
             self._run_all(*map(self._removing, expired.keys))
 
@@ -610,13 +624,13 @@ class Claims:
         """What is recorded of writes to the table, the newest last."""
         if not self.exist():
             return []
-        now, found = utc_text(), []
+        now, records = utc_text(), []
         sql = f"{self._select} WHERE target = ? AND kind <> 'table' ORDER BY published_at, claim"
         for row in self._run(sql, (target[:LONGEST_TARGET],)):
             claim = _kept(row, now)
             if claim is not None:
-                found.append(claim)
-        return found
+                records.append(claim)
+        return records
 
     def forget_kept(self, claim: KeptClaim) -> KeptClaim | None:
         """Remove a record as `kept` gave it, or some of its versions. None: it has changed since, or a run holds it."""
@@ -624,8 +638,12 @@ class Claims:
         rows = self._run(
             f"{self._select} WHERE claim = ? {self._dialect.update or ''}", (claim.key,)
         )
-        there = _kept(rows[0], utc_text()) if rows else None
-        if there is None or there.is_held or (there.kind, there.name) != (claim.kind, claim.name):
+        record = _kept(rows[0], utc_text()) if rows else None
+        if (
+            record is None
+            or record.is_held
+            or (record.kind, record.name) != (claim.kind, claim.name)
+        ):
             return None
         row = claim_of(rows[0])
         if row.identity.kind == "versions":
@@ -718,10 +736,10 @@ class Claims:
     def _usable(self, table: str) -> bool:
         if not self._dialect.exists(table):
             return False
-        if why := self._dialect.distrust(table):
+        if fault := self._dialect.distrust(table):
             raise of_input(
                 UntrustedClaimsError(
-                    f"table {self._dialect.table(table)} records what was written, and cannot be trusted: {why}. "
+                    f"table {self._dialect.table(table)} records what was written, and cannot be trusted: {fault}. "
                     "Write with the role that owns it, or name another table with option 'ledgerTable'; drop it only "
                     "if nobody needs what it records"
                 )
@@ -732,17 +750,19 @@ class Claims:
         for statement in self._dialect.before(table):
             self._run(statement, ())
         if not self._usable(table):  # another session may have made it before this one's turn
-            made = f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}"
-            self._run(made, ())
+            create_sql = (
+                f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}"
+            )
+            self._run(create_sql, ())
 
     def _run_all(self, *statements: _Statement) -> list[tuple[Any, ...]]:
         """Return the rows of the last statement. All of them run in one exchange, where the driver takes scripts."""
         if self._dialect.takes_scripts:
-            values = [value for _, own in statements for value in own]
+            values = [value for _, parameters in statements for value in parameters]
             return self._run("; ".join(sql for sql, _ in statements), values)
         rows: list[tuple[Any, ...]] = []
-        for sql, own in statements:
-            rows = self._run(sql, own)
+        for sql, parameters in statements:
+            rows = self._run(sql, parameters)
         return rows
 
     def _run(self, sql: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -56,10 +56,10 @@ class BadValueError(Exception):
     """
 
     def __init__(
-        self, column: WriteColumn, index: int, value: object, why: str, wider: str = ""
+        self, column: WriteColumn, index: int, value: object, reason: str, wider: str = ""
     ) -> None:
         super().__init__(column.name)
-        self.column, self.index, self.value, self.why = column, index, value, why
+        self.column, self.index, self.value, self.why = column, index, value, reason
         self.wider = wider
 
 
@@ -70,8 +70,8 @@ def storage(array: pa.Array) -> pa.Array:
     return pc.cast(array, array.type.value_type) if pa.types.is_dictionary(array.type) else array
 
 
-def convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str = "") -> pa.Array:
-    """`array` as `kind`, exactly; without `why`, Arrow says why not.
+def convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, reason: str = "") -> pa.Array:
+    """`array` as `kind`, exactly; without `reason`, Arrow says why not.
 
     Raises:
         BadValueError: the first value that is none of `kind`.
@@ -86,16 +86,16 @@ def convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str = 
         return cast(array)
     except pa.ArrowInvalid as error:
         index = first_failure(array, cast)
-        raise BadValueError(column, index, _shown(array, index), why or str(error)) from None
+        raise BadValueError(column, index, _shown(array, index), reason or str(error)) from None
 
 
 def refuse_where(
-    mask: pa.Array, array: pa.Array, column: WriteColumn, why: str, wider: str = ""
+    mask: pa.Array, array: pa.Array, column: WriteColumn, reason: str, wider: str = ""
 ) -> None:
     """Refuse the first value of `array` where `mask` is true. `wider`: see `BadValueError`."""
     index = pc.index(mask, True).as_py()
     if index >= 0:
-        raise BadValueError(column, index, _shown(array, index), why, wider)
+        raise BadValueError(column, index, _shown(array, index), reason, wider)
 
 
 def dates(array: pa.Array, column: WriteColumn) -> pa.Array:
@@ -111,17 +111,17 @@ def local_timestamps(
     array: pa.Array,
     column: WriteColumn,
     span: tuple[int, int] = MICROSECONDS,
-    why: str = "timestamps go from year 1 to 9999",
+    reason: str = "timestamps go from year 1 to 9999",
 ) -> pa.Array:
     """Timestamps in microseconds, those with a zone in UTC; without a zone, as Arrow would look for a time zone
-    database only to write UTC. `span` is what the column holds, and `why` says so.
+    database only to write UTC. `span` is what the column holds, and `reason` says so.
     """
     exact = pa.timestamp("us", None if array.type.tz is None else "UTC")
-    array = convert(array, exact, column, f"timestamps end at microseconds; {why}")
+    array = convert(array, exact, column, f"timestamps end at microseconds; {reason}")
     microseconds = pc.cast(array, pa.int64())
     local = pc.cast(microseconds, pa.timestamp("us"))
     outside = pc.or_(pc.less(microseconds, span[0]), pc.greater(microseconds, span[1]))
-    refuse_where(outside, local, column, why)
+    refuse_where(outside, local, column, reason)
     return local
 
 

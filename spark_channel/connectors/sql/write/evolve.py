@@ -146,7 +146,7 @@ class Evolution(Generic[S]):
         """Widen one column. It is looked at again, where no other run can change it meanwhile: of two that widen it
         to different types, the later one could undo what the earlier one did, and round values.
         """
-        table, why = self._dialect.place(place.schema, place.name), ""
+        table, reason = self._dialect.place(place.schema, place.name), ""
         column, declared = Column(name, ""), ""
 
         def narrow(now: WriteTarget) -> tuple[Column, Column] | None:
@@ -158,7 +158,7 @@ class Evolution(Generic[S]):
                 if pair is None:
                     return
                 column, declared = pair[0], pair[1].declared
-                why = (
+                reason = (
                     f"Column {name!r} of table {place.label!r} is {column.declared}, "
                     f"the rows need {declared}, and option 'onSchemaChange' widens it"
                 )
@@ -169,7 +169,7 @@ class Evolution(Generic[S]):
                     )
                 session.execute(statement)
         except TargetError as error:
-            if not why or Verdict.LOST in self._database.verdict(error):
+            if not reason or Verdict.LOST in self._database.verdict(error):
                 raise
             advice = (
                 "grant the right, or have the table's owner run"
@@ -181,14 +181,16 @@ class Evolution(Generic[S]):
             if name in self._context.text_lengths:
                 _, _, size = column.declared.partition("(")
                 keeps = f". To keep its type, set option 'createTableColumnTypes' to {name} VARCHAR({size}"
-            raise TargetError(f"{error}. {why}: {advice} {statement}{keeps}") from error.__cause__
+            raise TargetError(
+                f"{error}. {reason}: {advice} {statement}{keeps}"
+            ) from error.__cause__
 
     def _loosen(self, session: S, place: WriteTarget, name: str) -> None:
         """Let one column be NULL, as its source does; not if another run has done it meanwhile."""
         table = self._dialect.place(place.schema, place.name)
         assert place.table is not None
-        column = next(each for each in place.table.columns if each.name == name)
-        why = (
+        column = next(column for column in place.table.columns if column.name == name)
+        reason = (
             f"Column {name!r} of table {place.label!r} is NOT NULL, its source has NULL there or no such column, "
             "and option 'onSchemaChange' follows it"
         )
@@ -204,10 +206,10 @@ class Evolution(Generic[S]):
             if Verdict.DENIED not in self._database.verdict(error):
                 advice = "take away what is in its way, or run"
             statement = self._dialect.nullable(table, column)
-            raise TargetError(f"{error}. {why}: {advice} {statement}") from error.__cause__
+            raise TargetError(f"{error}. {reason}: {advice} {statement}") from error.__cause__
 
     def _change(
-        self, session: S, statement: str, is_left: Callable[[WriteTarget], bool], why: str
+        self, session: S, statement: str, is_left: Callable[[WriteTarget], bool], reason: str
     ) -> None:
         """Run a statement that another run may have run meanwhile."""
         try:
@@ -223,7 +225,7 @@ class Evolution(Generic[S]):
             ):
                 raise
             raise TargetError(
-                f"{error}. {why}: grant the right, or have the table's owner run {statement}"
+                f"{error}. {reason}: grant the right, or have the table's owner run {statement}"
             ) from error.__cause__
 
 

@@ -173,20 +173,20 @@ class FileDatabase(TableDatabase[S]):
         if self.path.exists():
             return False
         # In a separate directory: another run of the same job must not open, or link, a file that is half made.
-        made = Path(plan.staging) / secrets.token_hex(4) / self.path.name
+        new_path = Path(plan.staging) / secrets.token_hex(4) / self.path.name
         try:
-            self._make_directory(made.parent, plan)
-            with self.open_file(made, CommitError, new=True) as session:
+            self._make_directory(new_path.parent, plan)
+            with self.open_file(new_path, CommitError, new=True) as session:
                 fill(session)
         except TargetError as error:
-            shutil.rmtree(made.parent, ignore_errors=True)
+            shutil.rmtree(new_path.parent, ignore_errors=True)
             raise CommitError(
                 f"{error}. Nothing of this job was written: no file {self.path} was made"
             ) from error
         with target_errors(self.path):
-            _sync(made)
+            _sync(new_path)
             try:
-                os.link(made, self.path)
+                os.link(new_path, self.path)
             except FileExistsError:
                 return False
             _sync(self.path.absolute().parent)
@@ -330,10 +330,10 @@ def _check_writable(path: Path, product: str, beside: str) -> None:
                 f"directory {directory} does not exist; make it, or name the database in another one"
             )
         )
-    for each in (directory, *([path] if path.exists() else [])):
-        if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+    for entry in (directory, *([path] if path.exists() else [])):
+        if not os.access(entry, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             refused = TargetError(
-                f"this user may not write {each}; {product} needs the file and its directory, "
+                f"this user may not write {entry}; {product} needs the file and its directory, "
                 f"where it keeps its {beside}, to be writable"
             )
             raise of_input(refused)

@@ -95,11 +95,11 @@ class Staging:
             TargetError: it does not, or the run has ended.
         """
         try:
-            found = (self.directory / _TOKEN).read_text("ascii")
+            found_token = (self.directory / _TOKEN).read_text("ascii")
             self.show_life()
         except OSError:
-            found = ""
-        if not secrets.compare_digest(found, token):
+            found_token = ""
+        if not secrets.compare_digest(found_token, token):
             raise TargetError(
                 f"this Spark task (on {os.uname().nodename}) does not see {self.directory}, "
                 "which the driver made beside the database: either the job was aborted "
@@ -183,8 +183,8 @@ def target_errors(path: Path) -> Iterator[None]:
             )
         ) from error
     except OSError as error:
-        made = TargetError(f"{path}: {error.strerror or error}; {_advice(error)}")
-        raise final(made, is_final=error.errno in _FULL) from error
+        target_error = TargetError(f"{path}: {error.strerror or error}; {_advice(error)}")
+        raise final(target_error, is_final=error.errno in _FULL) from error
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -289,10 +289,10 @@ class StagedFile:
         self._life.end()
         ipc, file = self._ipc, self._file
         self._ipc = self._file = None
-        for each in (ipc, file):
-            if each is not None:
+        for stream in (ipc, file):
+            if stream is not None:
                 try:
-                    each.close()
+                    stream.close()
                 except (OSError, ValueError):
                     pass  # a full disk, or closed already: the file is removed next
         self.path.unlink(missing_ok=True)

@@ -47,9 +47,9 @@ class GroupClaims(Claims):
         if not self.exist():
             return
         streams = {table: _stream(table) for table in tables}
-        found = self._found(list(streams.values()))
+        by_identity = self._found(list(streams.values()))
         for table, identity in streams.items():
-            claim = found.get(identity)
+            claim = by_identity.get(identity)
             if claim is None:
                 continue
             table.plan = replace(table.plan, seen=_state(claim))
@@ -66,16 +66,16 @@ class GroupClaims(Claims):
         Tables that another run has begun to publish since they were looked up get a `why`, and no decision.
         """
         streams = {table: _stream(table) for table in tables}
-        found = self._made(list(streams.values()))
+        by_identity = self._made(list(streams.values()))
         self._of_tables = self._made([_table(table) for table in tables])
-        keys = [each.key for each in streams.values()]
+        keys = [stream.key for stream in streams.values()]
         tasks = self._dialect.table(TASKS)
         if self._run(f"SELECT 1 FROM {tasks} WHERE claim IN ({_marks(keys)}) LIMIT 1", keys):  # noqa: S608 - quoted
             raise TargetError("a claim of the group has tasks that committed alone")
         process, now = rules.own_process(), utc_text()
         decided = {}
         for table, identity in streams.items():
-            claim = found[identity]
+            claim = by_identity[identity]
             if _state(claim) != table.plan.seen and not claim.has_published(table.position):
                 table.why = TargetError(f"another run publishes {identity.target}")
                 continue
@@ -96,10 +96,10 @@ class GroupClaims(Claims):
     def make_tables(self, tables: Sequence[SmallTable]) -> None:
         """See `claims.makes_table`. Tables that another run has begun to publish get a `why`."""
         streams = {table: _stream(table) for table in tables}
-        found = self._made(list(streams.values()))
+        by_identity = self._made(list(streams.values()))
         written = []
         for table, identity in streams.items():
-            claim = found[identity]
+            claim = by_identity[identity]
             if _state(claim) != table.plan.seen:
                 table.why = TargetError(f"another run publishes {identity.target}")
                 continue
@@ -109,47 +109,49 @@ class GroupClaims(Claims):
             self._insert(written, COLUMNS.split(", ")[1:])
 
     def publish_all(
-        self, tables: Sequence[SmallTable], taken: Mapping[SmallTable, ClaimDecision]
+        self, tables: Sequence[SmallTable], decisions: Mapping[SmallTable, ClaimDecision]
     ) -> None:
         """Write the claims of `tables`, which are locked, as published."""
         at, written = utc_text(), []
         for table in tables:
-            held, claim = taken[table].held, taken[table].claim
-            assert held is not None
+            held_claim, claim = decisions[table].held, decisions[table].claim
+            assert held_claim is not None
             if claim is None:
                 raise TargetError("the claim of this run is there already")
-            done = rules.publish(claim, held, at=at, rows=table.rows, nbytes=table.nbytes)
-            assert done is not None, "the claim is locked"
+            published = rules.publish(
+                claim, held_claim, at=at, rows=table.rows, nbytes=table.nbytes
+            )
+            assert published is not None, "the claim is locked"
             owned = self._of_tables[_table(table)]
             owned = replace(owned, epoch=owned.epoch + 1, owner=table.job)
             if table.follows is not None:
-                done = replace(done, generation=owned.epoch)
-            written += [done, owned]
+                published = replace(published, generation=owned.epoch)
+            written += [published, owned]
         if written:
             self._insert(written, COLUMNS.split(", ")[1:])
 
     def _made(self, keys: Sequence[Identity]) -> dict[Identity, Claim]:
         """The claims, locked; those that are not there are made. By their keys, as in every other group."""
-        ordered = sorted(keys, key=lambda each: each.key)
-        self._insert([Claim(each, "", 0) for each in ordered], ())
+        ordered = sorted(keys, key=lambda identity: identity.key)
+        self._insert([Claim(identity, "", 0) for identity in ordered], ())
         return self._found(ordered, self._dialect.update or "")
 
     def _found(self, keys: Sequence[Identity], lock: str = "") -> dict[Identity, Claim]:
-        by_key = {each.key: each for each in keys}
-        asked = sorted(by_key)
-        sql = f"{self._select} WHERE claim IN ({_marks(asked)}) ORDER BY claim {lock}"
-        found = {}
-        for row in self._run(sql, asked):
+        by_key = {identity.key: identity for identity in keys}
+        ordered = sorted(by_key)
+        sql = f"{self._select} WHERE claim IN ({_marks(ordered)}) ORDER BY claim {lock}"
+        by_identity = {}
+        for row in self._run(sql, ordered):
             identity = by_key[str(row[0])]
-            found[identity] = replace(claim_of(row), identity=identity)
-        return found
+            by_identity[identity] = replace(claim_of(row), identity=identity)
+        return by_identity
 
-    def _insert(self, made: Sequence[Claim], names: Sequence[str]) -> None:
-        rows = [self._writing(each, None)[1] for each in made]
-        values = ", ".join(f"({_marks(each)})" for each in rows)
+    def _insert(self, new_claims: Sequence[Claim], names: Sequence[str]) -> None:
+        rows = [self._writing(row, None)[1] for row in new_claims]
+        values = ", ".join(f"({_marks(row)})" for row in rows)
         into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
-        given = [value for row in rows for value in row]
-        self._run(f"{into} VALUES {values} {self._otherwise(names)}", given)
+        parameters = [value for row in rows for value in row]
+        self._run(f"{into} VALUES {values} {self._otherwise(names)}", parameters)
 
 
 def _marks(values: Sequence[object]) -> str:

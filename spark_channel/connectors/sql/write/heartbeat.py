@@ -63,6 +63,6 @@ class _HeartbeatLoop:
         """Wait for the next beat; False = there is none."""
         with self._condition:
             until = self._clock.now() + self._seconds
-            while not self._ended and (left := until - self._clock.now()) > 0:
-                self._clock.wait(self._condition, left)
+            while not self._ended and (seconds_left := until - self._clock.now()) > 0:
+                self._clock.wait(self._condition, seconds_left)
             return not self._ended

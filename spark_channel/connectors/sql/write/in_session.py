@@ -62,12 +62,12 @@ def in_session(
         raise
 
 
-def retry(database: WriteSessions[S], what: str) -> Retry:
+def retry(database: WriteSessions[S], activity: str) -> Retry:
     """For as long as `retryTimeout` says, unless the database says otherwise."""
     retries = database.traits.retry
     if retries is None:
-        return Retry(getattr(database.options, "retry_timeout", _RETRY_SECONDS), what=what)
-    return replace(retries, what=what)
+        return Retry(getattr(database.options, "retry_timeout", _RETRY_SECONDS), what=activity)
+    return replace(retries, what=activity)
 
 
 @contextmanager

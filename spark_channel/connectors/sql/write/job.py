@@ -351,8 +351,8 @@ class SqlWriter(Writer, Generic[S]):
         )
         if decision.held is None:
             return replace(plan, published_at=decision.published_at or "")
-        held, overtaken = decision.held, decision.overtaken
-        plan = replace(plan, held=held)
+        held_claim, overtaken = decision.held, decision.overtaken
+        plan = replace(plan, held=held_claim)
         try:
             if plan.commit == "job":
                 if not stages_with_claim:
@@ -366,12 +366,12 @@ class SqlWriter(Writer, Generic[S]):
                 # that continues this one, or is overtaken by another, empties it no second time.
                 around = database.publisher.around(session, plan, no_news, publishes=False)
                 with around, in_transaction(database, session):
-                    held, first = claims.make_ready(held, overwrite=plan.overwrite)
+                    held_claim, first = claims.make_ready(held_claim, overwrite=plan.overwrite)
                     if first:
                         hold_appends(database, plan, claims)
                         run_script(database, session, self.options.pre_sql, "preSql")
                     plan, is_made = database.publisher.make_ready(
-                        session, replace(plan, held=held), place, context, first=first
+                        session, replace(plan, held=held_claim), place, context, first=first
                     )
                     if is_made:
                         database.definition.complete(session, plan.target, no_news)
@@ -569,7 +569,7 @@ class SqlWriter(Writer, Generic[S]):
         """Make the file with all rows in it; if another job has made it meanwhile, publish into that one."""
         database = self.database
         if new_file.make(
-            database, plan, lambda session, held: self._publish(session, held, receipts)
+            database, plan, lambda session, claimed: self._publish(session, claimed, receipts)
         ):
             self._drop_staging(new_file.NO_SESSION, plan)
             return True

@@ -119,7 +119,7 @@ class Merge:
         return self._same_by(self._key)
 
     def _same_by(self, key: Sequence[str]) -> str:
-        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in key)
+        return " AND ".join(f"t.{self.quoted(name)} = s.{self.quoted(name)}" for name in key)
 
     def _keep_last(self) -> None:
         """Leave the last row of each key."""
@@ -133,7 +133,7 @@ class Merge:
     @property
     def end(self) -> str | None:
         """The column that a close sets; None = the rows have none, so no row is a close."""
-        return next((each for each in self._names if each.lower() in ENDS), None)
+        return next((name for name in self._names if name.lower() in ENDS), None)
 
     def does(self, words: Sequence[str], prefix: str = "") -> str:
         """The condition that a row's operation is one of `words`."""
@@ -146,19 +146,19 @@ class Merge:
     @property
     def _same_one(self) -> str:
         """As `_same`, for all versions of a row."""
-        return self._same_by([each for each in self._key if each.lower() != BEGIN])
+        return self._same_by([name for name in self._key if name.lower() != BEGIN])
 
     @property
     def _begin(self) -> str | None:
         """The key column that distinguishes the versions of a row."""
-        return next((each for each in self._key if each.lower() == BEGIN), None)
+        return next((name for name in self._key if name.lower() == BEGIN), None)
 
     def _close_all(self, end: str) -> None:
         """Set the end of all rows of the target that have none, if a row says so."""
-        said = self.does(CLOSE_ALL)
-        if not self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {said}")):  # noqa: S608 - quoted names
+        condition = self.does(CLOSE_ALL)
+        if not self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {condition}")):  # noqa: S608 - quoted names
             return
-        value = f"SELECT MAX({self._staged(end)}) FROM {self._rows} s WHERE {said}"  # noqa: S608 - quoted names
+        value = f"SELECT MAX({self._staged(end)}) FROM {self._rows} s WHERE {condition}"  # noqa: S608 - quoted names
         self._run(
             f"UPDATE {self._own_rows} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608 - names are quoted
         )
@@ -166,25 +166,25 @@ class Merge:
             # As in `_closed_at`, apart: MySQL reads a temporary table once in a statement.
             ended, begin = self.quoted(end), self.quoted(self._begin)
             self._run(f"UPDATE {self._own_rows} SET {ended} = {begin} WHERE {ended} < {begin}")  # noqa: S608 - names are quoted
-        self._run(f"DELETE FROM {self._rows} WHERE {said}")  # noqa: S608 - quoted names
+        self._run(f"DELETE FROM {self._rows} WHERE {condition}")  # noqa: S608 - quoted names
 
     def _leave_open(self, end: str) -> None:
         """Let an open of a key that has a row without an end write that row, or remove the open if it has an end."""
         is_open = f"FROM {self._own_rows} t WHERE {self._same_one} AND t.{self.quoted(end)} IS NULL"
-        said = f"WHERE {self.does(OPENS, 's.')} AND EXISTS (SELECT 1 {is_open}) AND s.{self.quoted(end)} IS"
+        clause = f"WHERE {self.does(OPENS, 's.')} AND EXISTS (SELECT 1 {is_open}) AND s.{self.quoted(end)} IS"
         if self._begin is not None:
             begin = self.quoted(self._begin)
             self._run(
-                f"UPDATE {self._rows} AS s SET {begin} = (SELECT MAX(t.{begin}) {is_open}) {said} NULL"  # noqa: S608
+                f"UPDATE {self._rows} AS s SET {begin} = (SELECT MAX(t.{begin}) {is_open}) {clause} NULL"  # noqa: S608
             )
-        self._run(f"DELETE FROM {self._rows} AS s {said} NOT NULL")  # noqa: S608 - quoted names
+        self._run(f"DELETE FROM {self._rows} AS s {clause} NOT NULL")  # noqa: S608 - quoted names
 
     def _close(self, end: str) -> None:
         """Set the end of the target's rows that have none and that a close names."""
-        said = f"FROM {self._rows} s WHERE {self._same_one} AND {self.does(CLOSES, 's.')}"
+        clause = f"FROM {self._rows} s WHERE {self._same_one} AND {self.does(CLOSES, 's.')}"
         self._run(
-            f"UPDATE {self._target} AS t SET {self.quoted(end)} = (SELECT {self._closed_at(end)} {said}) "  # noqa: S608 - names are quoted
-            f"WHERE t.{self.quoted(end)} IS NULL AND EXISTS (SELECT 1 {said})"
+            f"UPDATE {self._target} AS t SET {self.quoted(end)} = (SELECT {self._closed_at(end)} {clause}) "  # noqa: S608 - names are quoted
+            f"WHERE t.{self.quoted(end)} IS NULL AND EXISTS (SELECT 1 {clause})"
         )
 
     def _staged(self, name: str) -> str:
@@ -239,8 +239,8 @@ class Merge:
 
     def _check_deleted(self) -> None:
         query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608 - names are quoted
-        ((kept,),) = self._run(query)
-        check_gone(self._label, int(kept))
+        ((kept_rows,),) = self._run(query)
+        check_gone(self._label, int(kept_rows))
 
     def _check_written(self, stored: int | None) -> None:
         if stored is None:
@@ -254,20 +254,20 @@ class Merge:
 
     def _check_keys(self) -> None:
         """Check that the table has the key of each row: of those that were there, a database reports nothing."""
-        kept = f" WHERE NOT {self.ended('s.')}" if self._mode == "apply" else ""
-        query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608 - names are quoted
+        condition = f" WHERE NOT {self.ended('s.')}" if self._mode == "apply" else ""
+        query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{condition}"  # noqa: S608 - names are quoted
         ((sent, stored),) = self._run(query)
         check_stored(self._label, int(sent), int(stored or 0))
 
     def _refuse_unknown_operations(self) -> None:
-        known = (*WRITES, *OPENS, *DELETES, *CLOSES)
+        operations = (*WRITES, *OPENS, *DELETES, *CLOSES)
         unknown = self.limited(
             f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608 - names are quoted
-            f"OR LOWER({self._operation}) NOT IN ({_texts(known)})"
+            f"OR LOWER({self._operation}) NOT IN ({_texts(operations)})"
         )
-        for (found,) in self._run(unknown):
+        for (operation,) in self._run(unknown):
             raise BatchRefusedError(
-                f"a row has {found!r} in {OPERATION}; it takes one of {', '.join(known)}"
+                f"a row has {operation!r} in {OPERATION}; it takes one of {', '.join(operations)}"
             )
 
     def _refuse_null_keys(self) -> None:
@@ -284,9 +284,9 @@ class Merge:
             f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1"  # noqa: S608 - names are quoted
         )
         for *key, count in self._run(twice):
-            shown = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
+            key_text = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
             raise TargetError(
-                f"{count} rows have the key ({', '.join(self._key)}) = ({shown}), and one of them can be written. "
+                f"{count} rows have the key ({', '.join(self._key)}) = ({key_text}), and one of them can be written. "
                 "Keep one row per key, or add columns to 'keyColumns'"
             )
 
@@ -299,7 +299,7 @@ class StandardMerge(Merge):
         self._run(f"DELETE FROM {self._own_rows} t WHERE EXISTS ({gone})")  # noqa: S608 - names are quoted
 
     def _write(self, *, update: bool) -> int | None:
-        sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
+        sets = ", ".join(f"{self.quoted(name)} = s.{self.quoted(name)}" for name in self.others)
         self._run(
             f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608 - names are quoted
             f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"

@@ -29,28 +29,28 @@ def merge_key(
     """
     if options.write_mode == "insert":
         return ()
-    wanted = options.key_columns or primary
-    if not wanted:
-        why = "is to be made" if primary is None else no_key
-        more = "" if primary is None else ", with a unique index on them"
+    names = options.key_columns or primary
+    if not names:
+        state = "is to be made" if primary is None else no_key
+        index_advice = "" if primary is None else ", with a unique index on them"
         raise OptionError(
-            f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {why}: "
-            f"name the columns that identify a row{more}",
+            f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {state}: "
+            f"name the columns that identify a row{index_advice}",
             option="keyColumns",
         )
     keys = []
-    for each in wanted:
-        name = same_name(each, columns)
+    for key_column in names:
+        name = same_name(key_column, columns)
         if name is None:
-            said = (
+            subject = (
                 "option 'keyColumns'"
                 if options.key_columns
                 else f"the primary key of table {label!r}"
             )
             raise OptionError(
-                f"{said} names {each!r}, which the rows do not have; they have {', '.join(columns)}",
+                f"{subject} names {key_column!r}, which the rows do not have; they have {', '.join(columns)}",
                 option="keyColumns",
-                got=each,
+                got=key_column,
                 takes=", ".join(columns),
             )
         keys.append(name)

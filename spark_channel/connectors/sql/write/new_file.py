@@ -52,9 +52,9 @@ def prepare(
     files, target = _files(database), place(database)
     position = context.stream[1] if context.stream else None
     identity = Identity.for_write(target.claimed, context)
-    held = HeldClaim(identity, context.job, NOT_TAKEN, position, follows=context.follows)
+    held_claim = HeldClaim(identity, context.job, NOT_TAKEN, position, follows=context.follows)
     plan = SqlPlan(
-        context.job, schema, "job", context.overwrite, context.txn, held=held, place=target
+        context.job, schema, "job", context.overwrite, context.txn, held=held_claim, place=target
     )
     plan, remarks = with_definition(database, None, plan, target, context)
     leave_builds(database, plan, target)
@@ -70,9 +70,9 @@ def make(
     files = _files(database)
 
     def fill(session: S) -> None:
-        held = _claim_in(database, session, plan)
-        assert held is not None, "a new file has no claim"
-        publish(session, replace(plan, held=held))
+        held_claim = _claim_in(database, session, plan)
+        assert held_claim is not None, "a new file has no claim"
+        publish(session, replace(plan, held=held_claim))
 
     return files.make(file_plan(plan), fill)
 
@@ -83,15 +83,15 @@ def claim_late(database: WriteDatabase[S], plan: SqlPlan) -> SqlPlan:
     Raises:
         SupersededError: see `_claim_in`.
     """
-    held = in_session(
+    held_claim = in_session(
         database,
         CommitError,
         f"publish {plan.job}",
         lambda session: _claim_in(database, session, plan),
     )
-    if held is None:
+    if held_claim is None:
         return replace(plan, published_at="before")
-    return replace(plan, held=held)
+    return replace(plan, held=held_claim)
 
 
 def _claim_in(database: WriteDatabase[S], session: S, plan: SqlPlan) -> HeldClaim | None:
@@ -103,10 +103,10 @@ def _claim_in(database: WriteDatabase[S], session: S, plan: SqlPlan) -> HeldClai
     claims = claims_at(database, session, plan.place)
     with in_transaction(database, session):
         claims.ensure()
-        wanted = plan.claim
-        claims.refuse_later(wanted)
+        claim = plan.claim
+        claims.refuse_later(claim)
         return claims.take(
-            wanted.identity, wanted.owner, position=wanted.position, follows=wanted.follows
+            claim.identity, claim.owner, position=claim.position, follows=claim.follows
         ).held
 
 

@@ -42,8 +42,8 @@ class NoClaims(Claims):
         resume: int | None = None,
     ) -> ClaimDecision:
         claim = Claim(identity, owner)
-        held = HeldClaim(identity, owner, claim.epoch, position, follows=follows)
-        return ClaimDecision(claim, held)
+        held_claim = HeldClaim(identity, owner, claim.epoch, position, follows=follows)
+        return ClaimDecision(claim, held_claim)
 
     def knows(self, target: str) -> bool:
         return True  # not known, and nothing is said of it
@@ -54,45 +54,45 @@ class NoClaims(Claims):
     def unfinished(self, target: str, context: WriteContext) -> PartialWrite | None:
         return None
 
-    def peek(self, held: HeldClaim) -> Claim:
-        return Claim(held.identity, held.owner, held.epoch)
+    def peek(self, held_claim: HeldClaim) -> Claim:
+        return Claim(held_claim.identity, held_claim.owner, held_claim.epoch)
 
-    def fence(self, held: HeldClaim, *, exclusive: bool = False) -> Claim:
-        return self.peek(held)
+    def fence(self, held_claim: HeldClaim, *, exclusive: bool = False) -> Claim:
+        return self.peek(held_claim)
 
-    def make_ready(self, held: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
-        return held, True
+    def make_ready(self, held_claim: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
+        return held_claim, True
 
-    def hold_table(self, held: HeldClaim) -> None: ...
+    def hold_table(self, held_claim: HeldClaim) -> None: ...
 
-    def task(self, held: HeldClaim, task: int) -> Receipt | None:
+    def task(self, held_claim: HeldClaim, task: int) -> Receipt | None:
         return None
 
     def receipts(self, identity: Identity) -> list[Receipt]:
         return []
 
-    def add_task(self, held: HeldClaim, receipt: Receipt) -> None: ...
+    def add_task(self, held_claim: HeldClaim, receipt: Receipt) -> None: ...
 
-    def makes_table(self, held: HeldClaim) -> None: ...
+    def makes_table(self, held_claim: HeldClaim) -> None: ...
 
-    def begin_publish(self, held: HeldClaim) -> bool:
+    def begin_publish(self, held_claim: HeldClaim) -> bool:
         return True
 
-    def lost(self, held: HeldClaim) -> bool:
+    def lost(self, held_claim: HeldClaim) -> bool:
         return False
 
-    def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None: ...
+    def publish(self, held_claim: HeldClaim, *, rows: int, nbytes: int) -> None: ...
 
-    def check_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None: ...
+    def check_committed(self, held_claim: HeldClaim, receipts: Sequence[Receipt]) -> None: ...
 
-    def release(self, held: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
+    def release(self, held_claim: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
         return []
 
-    def heartbeat(self, held: HeldClaim) -> None: ...
+    def heartbeat(self, held_claim: HeldClaim) -> None: ...
 
-    def show_life(self, held: HeldClaim, found: Claim) -> None: ...
+    def show_life(self, held_claim: HeldClaim, claim: Claim) -> None: ...
 
-    def orphans(self, stages: Sequence[str], keep: HeldClaim, **_more: Any) -> list[str]:
+    def orphans(self, stages: Sequence[str], keep: HeldClaim, **_options: Any) -> list[str]:
         return []
 
     def tidy(self, limited: Callable[[str, int], str]) -> None: ...

@@ -57,21 +57,23 @@ def claim_dialect(
     that was not there is not asked for again.
     """
     known = {} if known is None else known
-    own = ledger or Ledger(schema, schema)
-    schema = own.schema
-    names = ", ".join(escaped_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS, PUBLISHED))
+    claims_ledger = ledger or Ledger(schema, schema)
+    schema = claims_ledger.schema
+    names = ", ".join(
+        escaped_text(claims_ledger.name(standard)) for standard in (CLAIMS, TASKS, PLANS, PUBLISHED)
+    )
 
     def table(name: str) -> str:
-        return f"{quoted_name(schema)}.{quoted_name(own.name(name))}"
+        return f"{quoted_name(schema)}.{quoted_name(claims_ledger.name(name))}"
 
     def exists(name: str) -> bool:
-        name = own.name(name)
+        name = claims_ledger.name(name)
         if name not in known and not (makes_none and _ASKED in known):
             if makes_none:
                 known[_ASKED] = ""
             known.update(
-                (str(found), str(why))
-                for found, why in rows(_OWN.format(schema=escaped_text(schema), names=names))
+                (str(table_name), str(fault))
+                for table_name, fault in rows(_OWN.format(schema=escaped_text(schema), names=names))
             )
         return name in known
 
@@ -90,8 +92,8 @@ def claim_dialect(
         update="FOR UPDATE",
         end_when_silent=END_WHEN_SILENT,
         takes_scripts=takes_scripts,
-        distrust=lambda name: known.get(own.name(name)) or None,
-        stage=own.stage,
-        index=f"CREATE INDEX {quoted_name(own.name(PUBLISHED))} ON {table(CLAIMS)} (kind, published_at)",
+        distrust=lambda name: known.get(claims_ledger.name(name)) or None,
+        stage=claims_ledger.stage,
+        index=f"CREATE INDEX {quoted_name(claims_ledger.name(PUBLISHED))} ON {table(CLAIMS)} (kind, published_at)",
         hurry="SET LOCAL lock_timeout = '2s'",
     )

@@ -40,8 +40,8 @@ def lacking_to_write(
 
 def lacking_to_stage(dialect: WriteDialect, session: S, place: WriteTarget) -> str:
     """What to do for the rights that the session's login lacks to make staging tables; "" = it has them."""
-    asked = [Right(place.staging, "", word) for word in dialect.of_new_tables]
-    return advice(dialect.lacking(session, asked), asked, "target") if asked else ""
+    rights = [Right(place.staging, "", word) for word in dialect.of_new_tables]
+    return advice(dialect.lacking(session, rights), rights, "target") if rights else ""
 
 
 def check_rights(
@@ -58,10 +58,10 @@ def check_rights(
     Raises:
         TargetError: it lacks a right; says which statement grants it.
     """
-    if said := _to_write(
+    if lack := _to_write(
         database, session, place, overwrite=overwrite, stages=stages, alters=alters
     ):
-        raise of_input(TargetError(f"{database.shown}: {said}"))
+        raise of_input(TargetError(f"{database.shown}: {lack}"))
 
 
 def check_rights_of_table(
@@ -80,10 +80,10 @@ def check_rights_of_table(
         return  # the schema's owner may drop it, too, and has each right on the new one
     if overwrite:
         words.append(emptied)
-    asked = [Right(place.schema, place.table.name, word) for word in words]
-    said = advice(database.dialect.lacking(session, asked), asked, "target") if asked else ""
-    if said:
-        raise of_input(TargetError(f"{database.shown}: {said}"))
+    rights = [Right(place.schema, place.table.name, word) for word in words]
+    lack = advice(database.dialect.lacking(session, rights), rights, "target") if rights else ""
+    if lack:
+        raise of_input(TargetError(f"{database.shown}: {lack}"))
 
 
 def _to_write(
@@ -110,12 +110,12 @@ def _to_write(
             makes.append(place.staging)
         if not database.claim_dialect(session, place).exists(CLAIMS):
             makes.append(place.schema if place.ledger is None else place.ledger.schema)
-    rights = [Right(each, "", word) for each in makes for word in dialect.of_new_tables]
+    rights = [Right(schema, "", word) for schema in makes for word in dialect.of_new_tables]
     if place.table is not None:
         rights += [Right(place.schema, "", "USAGE")]
         rights += [Right(place.schema, place.table.name, word) for word in words]
-    asked = list(dict.fromkeys(rights))
-    return advice(dialect.lacking(session, asked), asked, "target")
+    needed = list(dict.fromkeys(rights))
+    return advice(dialect.lacking(session, needed), needed, "target")
 
 
 def _to_empty(database: WriteDatabase[S]) -> str:

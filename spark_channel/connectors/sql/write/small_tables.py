@@ -48,16 +48,18 @@ _MADE = ("columns", "auto", "keys", "full")
 class RefusedError(Exception):
     """A table of a group was refused, and the transaction is rolled back. `table`: None = it is not known which."""
 
-    def __init__(self, table: SmallTable | None, why: Exception) -> None:
-        super().__init__(str(why))
-        self.table, self.why = table, why
+    def __init__(self, table: SmallTable | None, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.table, self.why = table, reason
 
 
 def are_joined(reader: Reader, database: WriteDatabase[Any], login: Set[str]) -> bool:
     """Whether no option asks for what only a copy of one table does. `login`: options that ask for nothing."""
     reads, writes = login | {"reader"}, login | {"writer", "create_table"}
-    known = reader.options.model_fields_set <= reads and database.options.model_fields_set <= writes
-    return known and getattr(database.options, "create_table", "") in _MADE
+    is_known = (
+        reader.options.model_fields_set <= reads and database.options.model_fields_set <= writes
+    )
+    return is_known and getattr(database.options, "create_table", "") in _MADE
 
 
 def database_of(writer: Writer, database_class: type[_D]) -> _D:
@@ -78,20 +80,22 @@ def alone(table: SmallTable) -> Iterator[None]:
 
 def by_schema(tables: Sequence[SmallTable]) -> list[list[SmallTable]]:
     """The tables that are left, by the schema of their targets, where their claims are."""
-    found: dict[str, list[SmallTable]] = {}
+    groups: dict[str, list[SmallTable]] = {}
     for table in tables:
         if table.is_left:
-            found.setdefault(str(table.plan.place.schema), []).append(table)
-    return [found[schema] for schema in sorted(found)]
+            groups.setdefault(str(table.plan.place.schema), []).append(table)
+    return [groups[schema] for schema in sorted(groups)]
 
 
 def sweep(database: WriteDatabase[Any], session: Any, table: SmallTable) -> None:
     """Remove the staging of runs that are dead, as a copy of one table does."""
     assert table.schema is not None
     plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
-    held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
+    held_claim = rules.HeldClaim(
+        Identity(table.plan.stream_of, "stream", table.stream), table.job, 0
+    )
     try:
         claims = claims_at(database, session, plan.place)
-        swept(database, session, replace(plan, held=held), claims)
+        swept(database, session, replace(plan, held=held_claim), claims)
     except TargetError as error:
         _log.warning("staging of earlier runs stays for now: %s", error)

@@ -58,9 +58,9 @@ def old_target(
     """
     dialect.check_table(table)
     make = column or _maker(dialect, options)
-    place = dialect.place(table.schema, table.name)
+    table_sql = dialect.place(table.schema, table.name)
     fields = _row_fields(dialect, schema, options)
-    by_name = {each.name: each for each in table.columns}
+    by_name = {write_column.name: write_column for write_column in table.columns}
     columns: list[WriteColumn] = []
     for field in fields:
         name = dialect.same_name(field.name, list(by_name))
@@ -78,7 +78,7 @@ def old_target(
                 f"column {field.name!r} is computed by {dialect.product} (generated) in table {table.label!r}; "
                 "omit it"
             )
-        if name in (each.target for each in columns):
+        if name in (write_column.target for write_column in columns):
             raise SchemaError(
                 f"two columns of the rows are column {name!r} of table {table.label!r}; rename one"
             )
@@ -92,12 +92,14 @@ def old_target(
             f"table {table.label!r} has none of the rows' columns, which are {', '.join(schema.names)}: "
             "correct the table's name, or rename the columns"
         )
-    given = {each.target for each in columns}
+    targets = {write_column.target for write_column in columns}
     for needed in table.columns:
-        if needed.not_null and needed.name not in given and not dialect.is_filled(table, needed):
+        if needed.not_null and needed.name not in targets and not dialect.is_filled(table, needed):
             takes_null = needed.name not in table.primary and options.on_schema_change != "fail"
             advice = (
-                f". To have NULL there, run {dialect.nullable(place, needed)}" if takes_null else ""
+                f". To have NULL there, run {dialect.nullable(table_sql, needed)}"
+                if takes_null
+                else ""
             )
             raise SchemaError(
                 f"table {table.label!r} needs column {needed.name!r} (NOT NULL without a default), which the rows "
@@ -107,7 +109,7 @@ def old_target(
         table.schema,
         table.name,
         table.label,
-        place,
+        table_sql,
         tuple(columns),
         declared_columns(table),
         key=_old_key(dialect, table, columns, options, made_as),
@@ -134,19 +136,20 @@ def new_target(
     fields = _row_fields(dialect, rows, options)
     key = merge_key(options, [field.name for field in fields], dialect.same_name, label)
     primary = key or (new.key if new is not None else ())
-    made = _new_columns(dialect, rows if new is None else new.rows, options, primary)
+    new_columns = _new_columns(dialect, rows if new is None else new.rows, options, primary)
     columns = tuple(
-        dialect.write_column(field, column) for field, column in zip(fields, made, strict=True)
+        dialect.write_column(field, column)
+        for field, column in zip(fields, new_columns, strict=True)
     )
-    place = dialect.place(schema, name)
+    table_sql = dialect.place(schema, name)
     return TargetTable(
         schema,
         name,
         label,
-        place,
+        table_sql,
         columns,
-        tuple((column.name, column.declared) for column in made),
-        _created(dialect, place, made, primary, new) + dialect.after_create(options),
+        tuple((column.name, column.declared) for column in new_columns),
+        _created(dialect, table_sql, new_columns, primary, new) + dialect.after_create(options),
         key,
         _operation(options),
         steps=() if new is None else new.steps,
@@ -156,30 +159,30 @@ def new_target(
 
 def _created(
     dialect: WriteDialect,
-    place: str,
+    table_sql: str,
     columns: Sequence[Column],
     key: Sequence[str],
     new: NewTable | None,
 ) -> str:
     if new is None:
-        return dialect.created(place, columns, key)
-    return dialect.created(place, columns, key, new.defaults, new.stated_checks(dialect))
+        return dialect.created(table_sql, columns, key)
+    return dialect.created(table_sql, columns, key, new.defaults, new.stated_checks(dialect))
 
 
 def create_table(
     dialect: WriteDialect,
-    place: str,
+    table_sql: str,
     schema: pa.Schema,
     options: SqlWriteOptions,
     key: Sequence[str] = (),
 ) -> str:
-    """CREATE TABLE for the rows. `place` is SQL, `key` a primary key that is not made when the rows are in.
+    """CREATE TABLE for the rows. `table_sql` is SQL, `key` a primary key that is not made when the rows are in.
 
     Raises:
         SchemaError, OptionError: as `new_target`.
     """
     return dialect.created(
-        place, _new_columns(dialect, schema, options, key), key
+        table_sql, _new_columns(dialect, schema, options, key), key
     ) + dialect.after_create(options)
 
 
@@ -239,24 +242,28 @@ def wider_columns(
     `lengths`: how long their texts may be. A type of `createTableColumnTypes` counts instead.
     """
     chosen = _chosen(dialect, rows.names, options)
-    by_name = {each.name: each for each in table.columns}
-    make, found = _maker(dialect, options), []
+    by_name = {column.name: column for column in table.columns}
+    make, widened = _maker(dialect, options), []
     for field in _row_fields(dialect, rows, options):
         name = dialect.same_name(field.name, list(by_name))
         if name is None or by_name[name].generated:
             continue
         column = by_name[name]
-        wanted = chosen.get(field.name)
-        if wanted is None and field.name in lengths and pa.types.is_string(plain_kind(field.type)):
-            wanted = dialect.text_type(table, column, lengths[field.name])
+        chosen_type = chosen.get(field.name)
+        if (
+            chosen_type is None
+            and field.name in lengths
+            and pa.types.is_string(plain_kind(field.type))
+        ):
+            chosen_type = dialect.text_type(table, column, lengths[field.name])
         try:
             make(field, column)
-            wider = None if wanted is None else dialect.wider(field, column, wanted)
+            wider = None if chosen_type is None else dialect.wider(field, column, chosen_type)
         except SchemaError:
             wider = dialect.wider(field, column)
         if wider is not None:
-            found.append((column, wider))
-    return found
+            widened.append((column, wider))
+    return widened
 
 
 def _maker(
@@ -277,13 +284,13 @@ def _widening_advice(
             else f"; onSchemaChange=evolve widens the column to {wider.declared}"
         )
     try:
-        wanted = dialect.created_type(field.name, field.type, key=column.name in table.indexed)
+        wanted_type = dialect.created_type(field.name, field.type, key=column.name in table.indexed)
     except SchemaError:
         return ""
-    place = dialect.place(table.schema, table.name)
+    table_sql = dialect.place(table.schema, table.name)
     return (
         f". onSchemaChange=evolve changes a type only where {dialect.product} can, "
-        f"and each value stays the same. To change it, run {dialect.retyped(place, column, wanted)}"
+        f"and each value stays the same. To change it, run {dialect.retyped(table_sql, column, wanted_type)}"
     )
 
 
@@ -295,14 +302,14 @@ def _row_fields(
     dialect: WriteDialect, schema: pa.Schema, options: SqlWriteOptions
 ) -> list[pa.Field]:
     """The columns that are the table's: all but the operation of a change feed."""
-    seen: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for name in schema.names:
         folded = name.lower() if dialect.folds_names else name
-        if folded in seen:
+        if folded in spelled:
             raise SchemaError(
-                f"columns {seen[folded]!r} and {name!r} are one name to {dialect.product}; rename one of them"
+                f"columns {spelled[folded]!r} and {name!r} are one name to {dialect.product}; rename one of them"
             )
-        seen[folded] = name
+        spelled[folded] = name
     return list(schema) if _operation(options) is None else row_fields(schema)
 
 
@@ -322,14 +329,16 @@ def _new_columns(
             "select at least one column"
         )
     chosen = _chosen(dialect, schema.names, options)
-    made = []
+    columns = []
     for field in fields:
         in_key = field.name in key
         declared = chosen.get(field.name) or dialect.created_type(
             field.name, field.type, key=in_key
         )
-        made.append(dialect.new_column(field.name, declared, not_null=in_key or not field.nullable))
-    return made
+        columns.append(
+            dialect.new_column(field.name, declared, not_null=in_key or not field.nullable)
+        )
+    return columns
 
 
 def _chosen(
@@ -364,20 +373,20 @@ def _old_key(
 ) -> tuple[str, ...]:
     targets = {column.name: column.target for column in columns}
     primary = table.primary if made_as is None else None
-    found = merge_key(
+    key_names = merge_key(
         options, list(targets), dialect.same_name, made_as or table.label, primary, table.no_key
     )
-    key = tuple(targets[name] for name in found)
+    key = tuple(targets[name] for name in key_names)
     if key and made_as is None and not holds_unique(dialect, table, key):
         by_name = {column.name: column for column in table.columns}
-        said = [dialect.not_unique(by_name[name]) for name in key]
+        reasons = [dialect.not_unique(by_name[name]) for name in key]
         if not table.primary:
-            said.append(f"It {table.no_key}")
-        why = "".join(f". {each}" for each in said if each)
+            reasons.append(f"It {table.no_key}")
+        reason_text = "".join(f". {reason}" for reason in reasons if reason)
         raise of_input(
             TargetError(
                 f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
-                f"cannot match rows by them: create a unique index ({_unique_index(dialect, table, key)}){why}"
+                f"cannot match rows by them: create a unique index ({_unique_index(dialect, table, key)}){reason_text}"
             )
         )
     return key
@@ -386,6 +395,6 @@ def _old_key(
 def _unique_index(dialect: WriteDialect, table: Table, key: Sequence[str]) -> str:
     index = ConstraintDefinition("index", "_".join((table.name, *key)), tuple(key), is_unique=True)
     name = free_names((), dialect.index_name_bytes)(index.name)
-    place = dialect.place(table.schema, table.name)
-    on = dialect.indexed_table(table.name).replace(TABLE, place)
+    table_sql = dialect.place(table.schema, table.name)
+    on = dialect.indexed_table(table.name).replace(TABLE, table_sql)
     return create_index(dialect, index, name, on, key)
