@@ -321,8 +321,7 @@ _WORTH_A_LINE = 0.02
 _TOLD_REASONS = 5
 _LONGEST_REASON = 160
 _ENOUGH_USED = 0.8
-"""Above it only a verbose summary says what was not used of the limit."""
-"""The share of a limit below which it counts as used."""
+"""The share of a limit above which only a verbose summary says what was not used of it."""
 _WORTH_NAMING = 0.01
 """Seconds."""
 

@@ -90,6 +90,7 @@ class Transfer:
         self.write.prepare(self._contexts(native), opened.schema)
         if plans[0].published_at is None:
             self._path = path_of(native, reason, plans[0])
+        # The target has decided whether it takes the source's bytes as they are.
         for source in opened.sources:
             source.reader.native = plans[0].native
         # A run that continues follows the plan that is kept already.
@@ -140,6 +141,7 @@ class Transfer:
         """Check that the outcomes are complete and clean enough to be published."""
         tasks = self._first_of_each(outcomes)
         write = self.write
+        # Before any check: of a run that fails one, `fail` reports the rows that its tasks have committed.
         write.receive(tasks, self._committed(tasks))
         place = self._options.dirty_rows_path or ""
         tell_refused(self.job, write.dirty_samples, write.dirty, place, write.dirty_reasons)
@@ -184,6 +186,7 @@ class Transfer:
             )
             if shared or counted or (is_limited(self._options) and not any(self.shares())):
                 raise
+            # Each group has its share of the limit without the service: only the progress is missing.
             _log.warning("progress is not shown", exc_info=True)
             return None
 

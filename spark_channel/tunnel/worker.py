@@ -333,6 +333,7 @@ class TunnelWorker(ChannelTurns):
         seconds = min(
             settings.checkpoint_interval, source.feed.range_seconds or settings.checkpoint_interval
         )
+        # Ranges that an earlier client has planned keep their ends: what it delivered of them comes again as it was.
         ends = {current.sequence: current.pending, current.sequence + 1: current.after}
         run = ChannelRun(
             current,

@@ -128,9 +128,9 @@ class FilesFeed(ChangeFeed):
         self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None
     ) -> Token | None:
         _check(end)
-        cut = self._latest(after, limit, [end] if upto is None else [end, upto])
-        # A file with a time before the end may show up until then.
+        # A file with a time before the end may show up until then: asked before the look, which finds such a file.
         over = _now_ns() >= _horizon(end)
+        cut = self._latest(after, limit, [end] if upto is None else [end, upto])
         if cut != after or not over:
             return cut
         is_all = upto is None or self._latest(after, FeedLimit(rows=1), [end]) == after

@@ -337,6 +337,7 @@ class BinlogFeed(ChangeFeed):
         Raises:
             SourceError, SchemaError: that transaction is the next one.
         """
+        # What an earlier look found to have no change is not read again.
         look = self._idle_look
         is_known = look is not None and look.token == token and upto is None
         start = look.position if look is not None and is_known else token.position
@@ -373,8 +374,10 @@ class BinlogFeed(ChangeFeed):
         except ChannelError as error:
             if is_away(error):
                 raise
+            # What lies before it is delivered first; the next range begins with the error.
             if position != start or start != token.position:
                 return replace(end, position=position), max(1, count), True
+            # Where the table is to be read again from a later place, its changes before that are not needed.
             table = decoder.at
             forgiven = None if table is None else token.forgiven(table.table.listed)
             if forgiven is None:
@@ -529,6 +532,7 @@ class BinlogFeed(ChangeFeed):
         with self._logs.after(begin) as log:
             try:
                 yield from decoder.batches(_named_by(log, decoder))
+                # For the next range, which begins exactly there.
                 if not decoder.lacks and log.position == end:
                     log.keep()
             except MisfitError as error:

@@ -1,7 +1,7 @@
 """How a task's rows get into a MySQL table: `commit=job` loads them into a staging table of the attempt.
 
-`commit=task` loads an append straight into the table; under a limit its rows are held, up to `capacityBytes` of them.
-The other modes, and a larger task under a limit, gather rows in a temporary table, and bring them in at the end; when
+`commit=task` loads an append straight into the table; under a limit its rows are held, up to `most_held` bytes. The
+other modes, and a larger task under a limit, gather rows in a temporary table, and bring them in at the end; when
 refused rows are allowed, at once, since the target itself judges each batch.
 """
 

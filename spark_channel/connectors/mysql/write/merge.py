@@ -121,6 +121,7 @@ def insert_staged(
     else:
         merged = quoted(_MERGED)
         staged = ", ".join(map(quoted, target.staged_names))
+        # A publish that failed in this session may have left it: no rollback drops a temporary table.
         session.execute(f"DROP TEMPORARY TABLE IF EXISTS {merged}")
         create_stage(session, merged, staged_columns(target), temporary=True, key=target.key)
         for stage, _ in stages:
@@ -171,6 +172,7 @@ class _MysqlMerge(Merge):
         self._run(f"DELETE t FROM {joined} WHERE {self.gone('s.')}")
 
     def _write(self, *, update: bool) -> int | None:
+        # The update first, which finds the rows that were there before: each row is counted by one statement.
         stored = 0
         if update and self.others:
             # A key that is assigned to itself stays also where it is a TIMESTAMP with ON UPDATE CURRENT_TIMESTAMP.

@@ -307,6 +307,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             next_token = self._next(session, token, limit, upto, dropped)
             return None if next_token == token else next_token
         most = limit.most_rows(CHANGE_BYTES)
+        # Before the look: what is committed meanwhile lies behind this end, and the next look finds it.
         flushed = flushed_lsn(session)
         if self._empty_look == (token.lsn, flushed):
             self._answer()
@@ -422,6 +423,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             return token
         last, count = (None, 0) if most is None else self._counted(session, token.lsn, most)
         is_cut = most is not None and count >= most
+        # Flushes the log, so that its end is behind all that was committed, also by asynchronous commits.
         marks.mark()
         end = last if is_cut and last is not None else flushed_lsn(session)
         if upto is not None:
@@ -431,6 +433,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         self.base_held = self.reads_base and is_paused
         if is_paused and end == token.lsn:
             return token
+        # Once more, behind `end`: the transactions that run after it are those that a chunk may not see.
         marks.mark()
         after = token.seen(end, marks.running())
         if is_paused:

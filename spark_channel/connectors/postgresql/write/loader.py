@@ -2,7 +2,7 @@
 
 `commit=job` stages them in the run's table, a transaction for each chunk. `commit=task` copies them straight into the
 table, or through a table of their transaction. Under a limit, which may make a task last for hours, and be paused, its
-rows are held, up to `capacityBytes` of them; those of a larger task go into a staging table of the attempt.
+rows are held, up to `most_held` bytes; those of a larger task go into a staging table of the attempt.
 """
 
 import secrets

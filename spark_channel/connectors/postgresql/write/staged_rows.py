@@ -115,6 +115,7 @@ def check_staged(
         CommitError: staged rows are gone.
     """
     stage = table_sql(plan.place.staging, plan.staging)
+    # Locked before it is counted: a task that still writes adds no row behind the count.
     try:
         size = session.value(_LOCK.format(stage=stage, name=literal_sql(stage)))
     except TargetError as error:
@@ -126,6 +127,7 @@ def check_staged(
     if size or any(receipt.details.get(CHUNKS) for receipt in receipts):
         pages = _pages_to_pace(session, stage, options, overwrite=False)
         _keep_only(session, stage, receipts, pages)
+    # After the count, which knows the numbers of the tasks' transactions: these rows get that of this one.
     for receipt in receipts:
         for names, count, data in receipt.details.get(HELD, ()):
             rows = CopyRows(names, count, [memoryview(data)])

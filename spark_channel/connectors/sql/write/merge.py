@@ -72,6 +72,7 @@ class Merge:
         self.refuse_bad_keys()
         if self._mode == "apply":
             self._refuse_unknown_operations()
+            # First: only the last change of a key counts, and a statement can write a key once.
             self._keep_last()
             self._delete()
             if self.may_skip:

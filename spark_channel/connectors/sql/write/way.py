@@ -229,5 +229,5 @@ def may_last(options: SqlWriteOptions, plan: SqlPlan) -> bool:
 
 
 def most_held(options: SqlWriteOptions) -> int:
-    """How many bytes of rows of such a task wait in memory."""
+    """How many bytes of rows of such a task wait in memory: `capacityBytes`, at most 64 MiB."""
     return min(options.capacity_bytes, _HELD_BYTES)
