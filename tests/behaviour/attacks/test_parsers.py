@@ -169,7 +169,7 @@ class _Connection:
         packet.check_error()
         return packet
 
-    def refuse_file(self, _packet: MysqlPacket) -> None:
+    def checked_file(self, _packet: MysqlPacket) -> memoryview:
         raise pymysql.err.OperationalError(2061, "a file")
 
 
