@@ -95,8 +95,13 @@ class CountingClock(SystemClock):
         return super().wait(condition, timeout)
 
 
+older_threads: set[threading.Thread] = set()
+"""Those of the process when the test began: signals have one from the first session of Spark on."""
+
+
 def consumer_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("spark-channel-")]
+    started = set(threading.enumerate()) - older_threads
+    return [thread for thread in started if thread.name.startswith("spark-channel-")]
 
 
 class Runner(threading.Thread):
