@@ -39,7 +39,7 @@ class Advance:
             self._offsets[topic, number] = max(known, said.get("next_offset", -1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PooledConsumer:
     """A consumer without a group, that one thread has."""
 
@@ -47,11 +47,13 @@ class PooledConsumer:
     link: BrokerStatus
     client: Consumer
     advance: Advance
+    has_paused: bool = False
+    """A partition that was paused stays so for its client, also when it is assigned again."""
 
 
 class ConsumerPool:
     """Consumers of one topic's readers. Safe for several threads: each has another one, and as many stay as threads
-    read at a time. One that failed, or was left in the middle of a range, is closed.
+    read at a time. One that failed, has paused a partition, or was left in the middle of a range, is closed.
     """
 
     def __init__(self, options: KafkaReadOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -72,10 +74,10 @@ class ConsumerPool:
             held.client.close()
             raise
         with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
+            stays = not (self._is_closed or held.has_paused)
+            if stays:
                 self._idle.append((self._clock.now(), held))
-        if is_closed:
+        if not stays:
             held.client.close()
 
     def rest(self, seconds: float) -> None:

@@ -167,7 +167,7 @@ class _Pages:
         fetch: FetchSize,
         held: PooledConsumer,
     ) -> None:
-        self._options, self._fetch = options, fetch
+        self._options, self._fetch, self._held = options, fetch, held
         self._link, self._client, self._advance = held.link, held.client, held.advance
         self._left = {span.part: _Left(span, span.begin) for span in ranges}
         self._average = float(_RECORD)
@@ -178,6 +178,7 @@ class _Pages:
             page = [message for message in self._some() if self._is_wanted(message)]
             ended = [part for part in before if part not in self._left]
             if ended and self._left:  # what follows in them would fill the client's memory
+                self._held.has_paused = True
                 self._client.pause([TopicPartition(*part) for part in ended])
             if page:
                 nbytes = sum(len(message) for message in page)

@@ -10,12 +10,14 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
+from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.kafka import administrator as administrator_module
 from spark_channel.connectors.kafka import client as client_module
 from spark_channel.connectors.kafka import reader as reader_module
 from spark_channel.connectors.kafka.administrator import Administrator
 from spark_channel.connectors.kafka.consumers import ConsumerPool
+from spark_channel.connectors.kafka.ranges import Range
 from spark_channel.errors import SourceError
 from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import Tunnel
@@ -176,6 +178,25 @@ def test_a_consumer_is_one_threads_at_a_time_and_is_closed_when_it_rests() -> No
         pool.close()
         assert not is_closed(held.client)
     assert is_closed(held.client)
+
+
+def test_a_partition_that_ended_before_others_is_read_again(server: KafkaServer) -> None:
+    """It was paused then, which its client keeps to."""
+    server.create("orders", 2)
+    for number in range(2):
+        put(server, *[b"x"] * 20, partition=number)
+    options = reader(server).options
+    pool = ConsumerPool(options)  # type: ignore[arg-type] # Kafka's
+    fetch = FetchSize(rows=5, nbytes=None)
+    for begin, end in ((0, 10), (10, 20), (0, 20)):
+        ranges = [Range("orders", number, begin, end) for number in range(2)]
+        found = [
+            (message.partition(), message.offset())
+            for page in reader_module.pages(options, ranges, fetch, pool)  # type: ignore[arg-type] # Kafka's
+            for message in page
+        ]
+        assert sorted(found) == [(n, offset) for n in range(2) for offset in range(begin, end)]
+    pool.close()
 
 
 def is_closed(client: Consumer) -> bool:
