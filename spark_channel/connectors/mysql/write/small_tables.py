@@ -147,12 +147,9 @@ class MysqlTogether(Together):
         sources: Mapping[SmallTable, tuple[ReadSource, CatalogRows]],
         definitions: Mapping[SmallTable, TableDefinition],
     ) -> None:
-        names = [
-            database_of(existing.writer, MysqlDatabase).options.dbtable for existing in sources
-        ]
+        names = [database_of(table.writer, MysqlDatabase).options.dbtable for table in sources]
         existing_tables = [
-            None if existing is None else table_of(existing)
-            for existing in find_rows(session, names)
+            None if rows is None else table_of(rows) for rows in find_rows(session, names)
         ]
         facts = _Facts(session, [existing for existing in existing_tables if existing is not None])
         targets: set[str] = set()

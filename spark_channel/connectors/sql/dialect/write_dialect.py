@@ -31,7 +31,7 @@ __all__ = [
 
 
 class WriteDialect(Dialect):
-    """For databases written through `target_columns` and `publish`: how new columns are declared, and whatever is said
+    """For databases written through `target_columns` and `merge`: how new columns are declared, and whatever is said
     in another way than standard SQL.
     """
 

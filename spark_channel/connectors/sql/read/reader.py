@@ -203,7 +203,7 @@ class SqlReader(Reader):
         """Tables of this reader's options are planned next, of which nothing is read: the catalog may be asked once."""
 
     def stored_in(self, schema: str) -> Stored:
-        """Where the tables of `schema` are: see `stored.stored_in`."""
+        """Where the tables of `schema` are: see `stored_tables.stored_in`."""
         with self.connect("plan") as session:
             return stored_in(session, self.dialect, schema)
 

@@ -545,7 +545,7 @@ class Claims:
         )
 
     def show_life(self, held_claim: HeldClaim, claim: Claim) -> None:
-        """`beat`, if the last one, in the claim as `peek` found it, is an hour old: no attempt may last so long."""
+        """`heartbeat`, if the last one, in the claim as `peek` gave it, is an hour old: no attempt may last so long."""
         if claims.heartbeat_is_due(claim, utc_text()):
             self.heartbeat(held_claim)
 

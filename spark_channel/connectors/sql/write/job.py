@@ -125,7 +125,7 @@ class SqlWriter(Writer, Generic[S]):
         )
 
     def stored_in(self) -> Stored:
-        """Where the tables of the target's schema are: see `stored.stored_in`."""
+        """Where the tables of the target's schema are: see `stored_tables.stored_in`."""
         dialect = self.database.dialect
         if not is_there(self.database):
             return Stored(dialect.sql, frozenset(), frozenset())

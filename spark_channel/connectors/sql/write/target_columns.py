@@ -60,7 +60,7 @@ def old_target(
     make = column or _maker(dialect, options)
     table_sql = dialect.place(table.schema, table.name)
     fields = _row_fields(dialect, schema, options)
-    by_name = {write_column.name: write_column for write_column in table.columns}
+    by_name = {table_column.name: table_column for table_column in table.columns}
     columns: list[WriteColumn] = []
     for field in fields:
         name = dialect.same_name(field.name, list(by_name))
