@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,19 +115,22 @@ def test_packed_files_take_the_memory_of_blocks(tmp_path: Path, reader: str) -> 
 
 
 def descendants(pid: str = "self") -> Iterator[Path]:
-    """`/proc` of the processes below this one."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield Path("/proc") / child
-            yield from descendants(child)
+    """`/proc` of the processes below this one; threads and processes that end meanwhile have none."""
+    with suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError):
+                for child in (task / "children").read_text().split():
+                    yield Path("/proc") / child
+                    yield from descendants(child)
 
 
 def workers() -> list[Path]:
-    return [
-        process
-        for process in descendants()
-        if b"tests.spark.preloaded" in (process / "cmdline").read_bytes()
-    ]
+    found = []
+    for process in descendants():
+        with suppress(FileNotFoundError):
+            if b"tests.spark.preloaded" in (process / "cmdline").read_bytes():
+                found.append(process)
+    return found
 
 
 def peak_mib(process: Path) -> int:
