@@ -44,7 +44,11 @@ def test_the_columns_are_those_of_sparks_source(server: KafkaServer) -> None:
         "timestampType",
         "headers",
     ]
-    first, deleted, empty, other = rows(found)
+
+    def place(row: dict[str, Any]) -> tuple[int, int]:
+        return row["partition"], row["offset"]
+
+    first, deleted, empty, other = sorted(rows(found), key=place)
     assert first == {
         "key": b"k",
         "value": b"v",
@@ -59,7 +63,7 @@ def test_the_columns_are_those_of_sparks_source(server: KafkaServer) -> None:
     assert other["key"] is None
     assert other["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
     picked = reader(server, columns="offset,value")
-    assert rows(picked)[0] == {"offset": 0, "value": b"v"}
+    assert {"offset": 0, "value": b"v"} in rows(picked)
 
 
 def test_the_contract_of_readers(server: KafkaServer) -> None:
