@@ -472,3 +472,10 @@ def test_texts_with_and_without_quotes_arrive_equal(
     shop.write(pa.table(columns))
     found = shop.read().column("a").to_pylist()
     assert sorted(found, key=repr) == sorted(texts, key=repr)
+
+
+@pytest.mark.parametrize("before", range(5))
+def test_a_text_between_two_pieces_of_a_column_is_seen(shop: Shop, before: int) -> None:
+    texts = ["x" * ((1 << 20) - before), "NULL"]
+    shop.write(pa.table({"a": pa.array(texts)}))
+    assert sorted(shop.read().column("a").to_pylist()) == sorted(texts)

@@ -31,6 +31,8 @@ _LATE_INSTANTS = (1_000_000, 4_294_967_295_999_999)
 
 _QUOTED = (b'"', b",", b"\n", b"NULL")
 """Texts of a column with one of these are enclosed in quotes."""
+_LONGEST = max(map(len, _QUOTED))
+_LOOK = 1 << 20
 
 
 def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
@@ -61,12 +63,13 @@ def load_lines(
     for column in columns:
         text, quotes = _text(storage(batch.column(column.name)), column, exact)
         if quotes:
-            data = bytes(_bytes_of(text))  # of most columns none needs quotes: this look is cheaper
-            if b'"' in data:
+            found = _marks_of(
+                _bytes_of(text)
+            )  # of most columns none needs quotes: this look is cheaper
+            if b'"' in found:
                 text = pc.replace_substring(text, '"', '""')
-            if any(mark in data for mark in _QUOTED):
+            if found:
                 text = pc.binary_join_element_wise('"', text, '"', "")
-            del data
         fields.append(pc.fill_null(text, "NULL"))
     lines = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
     # A long value is in memory once for each name that holds it.
@@ -131,6 +134,15 @@ def _bytes_of(texts: pa.StringArray) -> memoryview:
         return memoryview(b"")
     places = memoryview(ends).cast("i")
     return memoryview(data)[places[texts.offset] : places[texts.offset + len(texts)]]
+
+
+def _marks_of(data: memoryview) -> set[bytes]:
+    """Those of `_QUOTED` that `data` holds, which is not copied as a whole."""
+    found: set[bytes] = set()
+    for begin in range(0, len(data), _LOOK):
+        part = bytes(data[begin : begin + _LOOK + _LONGEST - 1])
+        found.update(mark for mark in _QUOTED if mark not in found and mark in part)
+    return found
 
 
 def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, bool]:
