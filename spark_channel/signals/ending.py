@@ -6,6 +6,7 @@ import os
 import queue
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,7 +39,6 @@ _heard: list[type[BaseException]] = []
 
 class Terminated(SystemExit):
     def __init__(self) -> None:
-
         super().__init__(TERMINATED)
 
     def __str__(self) -> str:
@@ -107,7 +107,8 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 def _exit() -> None:
-    if select.select([], [2], [], 0)[1]:
+    # In a program that began without a standard error, that number may be a file of rows.
+    if sys.__stderr__ is not None and select.select([], [2], [], 0)[1]:
         os.write(2, _NOT_ENDED)
     os._exit(TERMINATED)
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import os, queue, signal, sqlite3, sys, threading
@@ -41,6 +42,14 @@ def test_a_program_whose_main_thread_is_stuck_in_a_call_is_ended() -> None:
     done = _run("stuck")
     assert (done.returncode, done.stdout) == (143, "")
     assert "SIGTERM has ended the program while a server did not answer" in done.stderr
+
+
+def test_a_file_that_has_the_number_of_the_standard_error_gets_no_message(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    opened = f"import os\nassert os.open({str(file)!r}, os.O_CREAT | os.O_WRONLY) == 2\n"
+    shell = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", opened + PROGRAM, "stuck"]
+    done = subprocess.run(shell, timeout=60, check=False)
+    assert (done.returncode, file.read_bytes()) == (143, b"")
 
 
 def test_a_program_that_has_caught_the_end_of_its_job_goes_on() -> None:

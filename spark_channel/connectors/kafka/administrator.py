@@ -110,9 +110,8 @@ class Administrator:
         known, failed = self._described.get(name), self._failed.get(name)
         if known is not None and known.asked >= since:
             return known.topic
-        if (
-            failed is not None and failed[0] >= since
-        ):  # for brokers that do not answer, each would wait as long
+        # Each that waited would wait as long again for brokers that do not answer.
+        if failed is not None and failed[0] >= since:
             raise failed[1]
         asked = self._clock.now()
         try:

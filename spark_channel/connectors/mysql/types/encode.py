@@ -63,9 +63,8 @@ def load_lines(
     for column in columns:
         text, quotes = _text(storage(batch.column(column.name)), column, exact)
         if quotes:
-            found = _marks_of(
-                _bytes_of(text)
-            )  # of most columns none needs quotes: this look is cheaper
+            # Of most columns no text needs quotes: this look is cheaper.
+            found = _marks_of(_bytes_of(text))
             if b'"' in found:
                 text = pc.replace_substring(text, '"', '""')
             if found:

@@ -19,9 +19,7 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.read.source import ReadSource, read_source
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.write.small_tables import (
-    PIECE,
-)
+from spark_channel.connectors.sql.write.small_tables import PIECE
 from spark_channel.errors import SourceError
 
 __all__ = ["Sources", "see_whole", "source_of"]

@@ -33,7 +33,6 @@ __all__ = [
 DEFINING = ("postgresql", "mysql", "sqlite", "duckdb")
 """The connectors whose new tables get the definition of their source."""
 
-
 _log = log_of(__name__)
 
 _MOST_NAMES = 1000
