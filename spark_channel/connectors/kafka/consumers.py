@@ -48,7 +48,8 @@ class PooledConsumer:
     client: Consumer
     advance: Advance
     has_paused: bool = False
-    """A partition that was paused stays so for its client, also when it is assigned again."""
+    """A partition that was paused stays so for its client, also when it is assigned again:
+    findings/kafka-pause-outlives-assign.sh"""
 
 
 class ConsumerPool:
