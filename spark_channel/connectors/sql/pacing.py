@@ -14,6 +14,10 @@ __all__ = ["ReadPacer", "WritePacer", "adding_seconds", "spread_of"]
 
 _FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
 _SEEN = 16
+_FIXED = 2
+"""A piece whose fixed part is so many bursts gets more rows. Less may be the wait of a busy server for a core."""
+_APART = 1.25
+"""The larger of two sizes by which the fixed part is measured has so many times the rows of the smaller, at least."""
 
 
 class _Pacer:
@@ -21,7 +25,8 @@ class _Pacer:
 
     A piece keeps a core of the server busy for `burst_seconds` at most, 0.0 = any time, and has at least `least` rows
     and at most `most_rows`. The cost of a row is the least of the last pieces, since a busy server takes
-    longer for it; `empty_seconds`, the network's latency, does not count.
+    longer for it; `empty_seconds`, the network's latency, does not count. Where a piece takes twice as long as a burst
+    whatever it has, such as a statement that opens many partitions, its rows may take as long as that part.
     Pieces are due evenly over the time that a turn has; one that is late makes the rests behind it shorter.
     """
 
@@ -40,6 +45,9 @@ class _Pacer:
         self._clock = clock
         self._rows, self._least, self.most_rows = first, least, most
         self._row_seconds: deque[float] = deque(maxlen=samples)
+        self._pieces: deque[tuple[int, float]] = deque(maxlen=samples)
+        self._fixed: tuple[float, float] | None = None
+        """Seconds of a piece whatever it has, and of each of its rows; None = pieces had one size."""
         self._began = clock.now()
         self._asked = self._taken = 0
         self._spread = 0.0
@@ -81,11 +89,29 @@ class _Pacer:
                 row_seconds for row_seconds in self._row_seconds if row_seconds <= seconds / rows
             )
             self._row_seconds = deque(fitting, self._row_seconds.maxlen)
-        cheapest = self.row_seconds
-        most = self.most_rows
-        if cheapest and self._burst_seconds:
-            most = int(min(most, self._burst_seconds / cheapest))
-        self._rows = max(self._least, min(most, 2 * self._rows))
+        self._learn_fixed(rows, max(0.0, seconds - self._empty_seconds))
+        self._rows = max(self._least, min(self._most_by_time(), 2 * self._rows))
+
+    def _learn_fixed(self, rows: int, worked: float) -> None:
+        self._pieces.append((rows, worked))
+        fewest = min(self._pieces)
+        most = max(self._pieces, key=lambda piece: (piece[0], -piece[1]))
+        if most[0] >= _APART * fewest[0]:
+            row_seconds = max(0.0, (most[1] - fewest[1]) / (most[0] - fewest[0]))
+            self._fixed = max(0.0, fewest[1] - row_seconds * fewest[0]), row_seconds
+        elif self._fixed is not None:
+            least = min(worked for _, worked in self._pieces)
+            self._fixed = min(self._fixed[0], least), self._fixed[1]
+
+    def _most_by_time(self) -> int:
+        cheapest, burst = self.row_seconds, self._burst_seconds
+        if not cheapest or not burst:
+            return self.most_rows
+        if self._fixed is None and cheapest * self._least > _FIXED * burst:
+            return min(self.most_rows, 2 * self._least)  # two sizes show which part is fixed
+        if self._fixed is not None and self._fixed[0] > _FIXED * burst:
+            burst, cheapest = self._fixed
+        return int(min(self.most_rows, burst / cheapest)) if cheapest else self.most_rows
 
     def _begin(self, rows: int) -> None:
         self._began, self._asked, self._taken = self._clock.now(), rows, 0
@@ -228,8 +254,8 @@ class ReadPacer(_Pacer):
     Otherwise each statement is a piece. Whoever takes the rows keeps some for the limit to be paid: while it takes them
     at once, the reader is late, and rests less.
 
-    A statement lasts at most `seconds`. `speed` is the rows per second that are expected until a speed was seen; 0.0 =
-    not known.
+    The rows of a statement take at most `seconds`. `speed` is the rows per second that are expected until a speed was
+    seen; 0.0 = not known.
     """
 
     def __init__(
@@ -252,7 +278,7 @@ class ReadPacer(_Pacer):
         """The most rows of the next statement, by the speed at which they are paid."""
         self._most = BatchSize(_MOST_ROWS, 1 << 62)
         self._ceiling = self._fitting = 1 << 62
-        self._fixed = FixedSeconds()
+        self._fixed_of_statement = FixedSeconds()
         self._hurry = 1.0
         """The part of the usual spread that the next statement has."""
         self._starting = _STARTING if speed else 0
@@ -275,6 +301,11 @@ class ReadPacer(_Pacer):
             return min(self._fitting, self._paid_rows)
         return min(self._fitting, self.rows) if self._burst_seconds else self._fitting
 
+    @property
+    def longest_seconds(self) -> float:
+        """How long a statement may last: its search, which fewer rows do not make shorter, does not count."""
+        return self._seconds + self._fixed_of_statement.seconds
+
     def fits(self, most: BatchSize, width: int) -> None:
         """A split begins: at most `most` is fetched at once, and a row has `width` bytes, 0 = not known."""
         self._most, self._ceiling = most, most.rows
@@ -293,7 +324,7 @@ class ReadPacer(_Pacer):
 
     def answered(self, rows_asked: int, came: int, nbytes: int, seconds: float) -> None:
         """A statement for `rows_asked` rows returned `came` in so many seconds, without rests."""
-        rows, seconds = self._fitting, self._fixed.took(came, seconds)
+        rows, seconds = self._fitting, self._fixed_of_statement.took(came, seconds)
         if seconds > self._seconds / 2:
             rows = min(rows, max(came, 1), int(rows_asked * self._seconds / 2 / seconds))
         elif came == rows_asked >= rows and seconds < self._seconds / 8:

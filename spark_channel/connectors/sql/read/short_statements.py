@@ -274,7 +274,7 @@ class ShortStatements:
                     if raw.num_rows:
                         result.add(self._decoded(session, raw, result.rows))
                     if result.nbytes > _MOST_BYTES or (
-                        result.rows and self._clock.now() - begun > self._seconds
+                        result.rows and self._clock.now() - begun > pacer.longest_seconds
                     ):
                         result.is_cut = True
                         break

@@ -1,10 +1,11 @@
 """Short statements on real servers: what they leave open, and what becomes of a read whose statement is ended."""
 
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors import FetchSize, Reader
+from spark_channel.connectors import FetchSize, Reader, load_reader
 from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.sql.read.keyset import keyset_of
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder, ShortStatements
+from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import SourceError
 from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import GroupRead
 from spark_channel.planning import Task, TaskGroup
+from spark_channel.testing import VirtualClock
 from tests.connectors.mysql.shop import (
     Shop,
     transactions,
@@ -117,6 +122,50 @@ def test_a_statement_asks_for_no_more_than_the_limit(pg: Pg) -> None:
     reader = _limited(pg.reader(burstMillis=0))
     ends = set(accumulate(len(ids) for ids in _each(reader)))
     assert ends.issuperset(range(50, ROWS + 1, 50))
+
+
+class _Searching:
+    """The reader of a server that searches `seconds` for the first row of each statement."""
+
+    def __init__(self, reader: Any, clock: VirtualClock, seconds: float) -> None:
+        self._reader, self._clock, self._seconds = reader, clock, seconds
+        self.statements = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def short_batches(
+        self, session: Any, sql: str, split: Any, columns: Any, pacer: Any
+    ) -> Iterator[pa.RecordBatch]:
+        self.statements += 1
+        self._clock.sleep(self._seconds)
+        for batch in session.stream(sql, BatchSize(100, 1 << 20), [pa.int64()] * len(columns)):
+            self._clock.sleep(batch.num_rows * 1e-5)
+            yield batch
+
+
+@pytest.mark.parametrize("seconds", [0.0, 6.0, 60.0])
+def test_statements_that_search_for_longer_than_they_may_last_are_not_cut_to_a_few_rows(
+    seconds: float, tmp_path: Path
+) -> None:
+    rows, clock = 100_000, VirtualClock()
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        connection.executemany("INSERT INTO t VALUES (?)", ((number,) for number in range(rows)))
+    reader, _ = load_reader({"url": f"sqlite:{tmp_path / 't.db'}", "dbtable": "t"})
+    assert isinstance(reader, SqlReader)
+    reader.schema()
+    (split,) = reader.split(1)
+    searching: Any = _Searching(reader, clock, seconds)
+    with SessionHolder(reader.connected) as line:
+        source = reader.known(line.session())
+        keyset = keyset_of(source, split)
+        assert keyset is not None
+        read = ShortStatements(
+            searching, split, keyset, line, seconds=5.0, retry_seconds=60.0, clock=clock
+        )
+        assert sum(batch.num_rows for batch in read.batches()) == rows
+    assert searching.statements <= 20
 
 
 def test_nothing_is_open_on_postgresql_between_two_statements(pg: Pg) -> None:
