@@ -5,8 +5,8 @@ import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from spark_channel.connectors import Writer, load_writer
 from tests.behaviour.third_party import install
 from tests.connectors.files.helpers import leftovers, read
 from tests.servers.firebird import FirebirdServer
-from tests.servers.mariadb import MariadbServer
+from tests.servers.mariadb import MariadbServer, MysqlServer
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["KINDS", "LAKES", "Target", "open_target"]
+__all__ = ["KINDS", "LAKES", "OTHER_DRIVERS", "Target", "open_target"]
 
 KINDS = ["sqlite", "duckdb", "postgresql", "mysql", "adbc", "firebird"]
+OTHER_DRIVERS = ["mysql_of_oracle", "adbc_sqlite"]
+"""Servers and drivers beside those of `KINDS`, under the same connectors."""
 LAKES = ["delta", "iceberg"]
 """Tables without SQL: `sql` is for the rest."""
 _CREATE = "CREATE TABLE t (id BIGINT NOT NULL)"
@@ -89,6 +91,11 @@ def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterat
         firebird.create_database(name)
         yield _firebird(firebird, name)
         firebird.drop_database(name)
+    elif kind == "adbc_sqlite":
+        yield _adbc_sqlite(path / "shop.db")
+    elif kind == "mysql_of_oracle":
+        with closing(MysqlServer.create()) as oracle:
+            yield _mysql(oracle)
     else:
         shop: MariadbServer = request.getfixturevalue("mariadb_server")
         yield _mysql(shop)
@@ -129,6 +136,19 @@ def _sqlite(path: Path) -> Target:
 
     options = {"path": str(path), "dbtable": "t"}
     return Target("sqlite", options, sql, lambda: _beside(path), reset)
+
+
+def _adbc_sqlite(path: Path) -> Target:
+    """Its rows are staged in tables of the file."""
+    pytest.importorskip("adbc_driver_sqlite")
+    target = _sqlite(path)
+    options = {"writer": "adbc", "driver": "sqlite", "uri": str(path), "dbtable": "t"}
+
+    def staged() -> list[str]:
+        stages = "type = 'table' AND name LIKE 'spark\\_channel\\_stage%' ESCAPE '\\'"
+        return [name for (name,) in target.sql(f"SELECT name FROM sqlite_master WHERE {stages}")]
+
+    return replace(target, kind="adbc_sqlite", options=options, staged=staged)
 
 
 def _duckdb(path: Path) -> Target:
@@ -216,7 +236,13 @@ def _mysql(server: MariadbServer) -> Target:
     }
 
     def end_sessions() -> None:
-        server.sql(f"KILL USER {server.user}")
+        if server.product == "MariaDB":
+            server.sql(f"KILL USER {server.user}")
+            return
+        sessions = f"SELECT id FROM information_schema.processlist WHERE user = '{server.user}'"
+        for session in server.sql(sessions).split():
+            with suppress(RuntimeError):  # it has ended meanwhile
+                server.sql(f"KILL {session}")
 
     return Target("mysql", {**login, "dbtable": "t"}, sql, staged, reset, end_sessions=end_sessions)
 

@@ -18,7 +18,13 @@ import pytest
 
 from spark_channel.options import CommitMode
 from tests.behaviour.exactly_once.runs import Order, Run, start
-from tests.behaviour.exactly_once.targets import KINDS, LAKES, Target, open_target
+from tests.behaviour.exactly_once.targets import (
+    KINDS,
+    LAKES,
+    OTHER_DRIVERS,
+    Target,
+    open_target,
+)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
@@ -253,7 +259,7 @@ ONE_OF_EACH_KIT = {"sqlite", "duckdb", "postgresql", "parquet", "delta"}
 @pytest.fixture(
     params=[
         pytest.param(kind, marks=[] if kind in ONE_OF_EACH_KIT else pytest.mark.soak)
-        for kind in (*KINDS, "parquet", *LAKES)
+        for kind in (*KINDS, *OTHER_DRIVERS, "parquet", *LAKES)
     ]
 )
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
