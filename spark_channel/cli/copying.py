@@ -12,6 +12,7 @@ from spark_channel.cli.endpoints import Half, add_option, parse_options, parse_p
 from spark_channel.cli.plan import show_plan, without_pandas
 from spark_channel.cli.run import JobRun, RunOptions, carry_out_jobs
 from spark_channel.cli.text import say
+from spark_channel.connectors.base.open_sessions import cancel_all
 from spark_channel.connectors.base.overlap import MOST_COUNTED
 from spark_channel.connectors.base.registry import (
     describe,
@@ -27,6 +28,7 @@ from spark_channel.option_types import parse_transaction
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.progress.report import many
+from spark_channel.signals import ending_on_sigterm
 
 __all__ = ["CopyOptions", "copy"]
 
@@ -85,7 +87,8 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         show_plan(loaded, run.master, on_spark=on_spark)
         return 0
     label = f"{_label(spec.reader, 'reader')} -> {_label(spec.writer, 'writer')}"
-    before = _rows_before(spec.writer) if options.mode == "append" else None
+    with ending_on_sigterm(cancel_all):  # another session may have locked the table
+        before = _rows_before(spec.writer) if options.mode == "append" else None
     outcome = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
     if before and not outcome.code and outcome.rows_written:
         be = "was" if before == 1 else "were"

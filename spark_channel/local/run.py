@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from spark_channel.connectors.base.open_sessions import cancel_all
 from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, ServiceUnavailableError
 from spark_channel.local.engine import LocalEngine
@@ -34,7 +35,7 @@ _SPEEDS = {"rowspersecond", "bytespersecond"}
 @contextlib.contextmanager
 def local_engine(*, served: bool, display: "JobListener | None" = None) -> Iterator[LocalEngine]:
     """The engine for a `with` block, in which SIGTERM ends the jobs as Ctrl-C does."""
-    with ending_on_sigterm(), LocalEngine(served=served, display=display) as engine:
+    with ending_on_sigterm(cancel_all), LocalEngine(served=served, display=display) as engine:
         yield engine
 
 

@@ -27,7 +27,7 @@ TERMINATED = 143
 """The exit code of a program that SIGTERM has ended: 128 and the signal's number."""
 
 
-_END_SECONDS = 4.5
+_END_SECONDS = 4.0
 """The supervisor of a service waits for 10 s or more, and then kills it."""
 _NOT_ENDED = (
     b"spark-channel: SIGTERM has ended the program while a server did not answer; the next job removes what this one "
@@ -85,28 +85,33 @@ def raise_if_ended(error: Exception) -> None:
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
+def ending_on_sigterm(leave: Callable[[], None] = lambda: None) -> Iterator[None]:
     """While the block runs, SIGTERM raises `SystemExit` in the main thread: docker, Kubernetes and systemd ask so.
 
-    A block that has not ended after 4.5 s waits for a server that does not answer, and the program ends: what a job
-    staged is then left to a later one, as after `kill -9`.
+    A block that has not ended after 4 s waits for a server that does not answer, and the program ends: what a job
+    staged is then left to a later one, as after `kill -9`. `leave` is called before, and when a signal has ended the
+    block: for what threads that are left behind still do.
     """
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, _terminate)
-    last = threading.Timer(_END_SECONDS, _exit)
+    last = threading.Timer(_END_SECONDS, _exit, (leave,))
     last.daemon = True
     try:
         with woken_by_signals(last.start):
             yield
+    except (KeyboardInterrupt, SystemExit):
+        leave()
+        raise
     finally:
         last.cancel()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _exit() -> None:
+def _exit(leave: Callable[[], None]) -> None:
+    leave()
     # In a program that began without a standard error, that number may be a file of rows.
     if sys.__stderr__ is not None and select.select([], [2], [], 0)[1]:
         os.write(2, _NOT_ENDED)

@@ -9,6 +9,7 @@ import adbc_driver_manager
 import pyarrow as pa
 
 from spark_channel.connectors.adbc.options import DriverOptions
+from spark_channel.connectors.base.open_sessions import note_open
 from spark_channel.connectors.sql.adbc_driver import dbapi
 from spark_channel.connectors.sql.postgresql_family import (
     QUOTES,
@@ -140,8 +141,15 @@ class AdbcSession(BoundSession):
         self.place = f"ADBC driver {options.driver}"
         self._connection = self._connect(options)
         self.has_transactions = self._begin()
+        note_open(self)
         with self.closed_on_failure():
             self._run_first(options)
+
+    def cancel(self) -> None:
+        """See `CancelledAtEnd`."""
+        connection = self._connection
+        if connection is not None:
+            connection.adbc_cancel()
 
     @property
     def opens_the_file_alone(self) -> bool:

@@ -69,6 +69,12 @@ class PgCopySession(PgSession):
                 raise
         return self._loop.run_until_complete(_connected(login_parameters(parameters)))
 
+    def cancel(self) -> None:
+        """By the loop of the thread that waits."""
+        if self._loop.is_running():
+            closing = self._reached().close(timeout=_END_SECONDS)
+            asyncio.run_coroutine_threadsafe(closing, self._loop).result(_END_SECONDS)
+
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if self._loop.is_closed():

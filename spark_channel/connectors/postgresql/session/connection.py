@@ -17,6 +17,7 @@ import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
 from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.base.open_sessions import note_open
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.session_pool import AnswerCache, sessions
 from spark_channel.connectors.postgresql.copy.format import HEADER, TRAILER, CopyRows, bits
@@ -180,6 +181,10 @@ class PgSession(DriverSession):
             options, {"application_name": self._name, **self.defaults, **(settings or {})}
         )
 
+    @abstractmethod
+    def cancel(self) -> None:
+        """See `CancelledAtEnd`."""
+
     def is_reusable(self) -> bool:
         """Whether it is open, without a transaction."""
         return self.is_open and not self._is_begun
@@ -318,6 +323,7 @@ class PgSession(DriverSession):
 
     def _set_up(self) -> None:
         """Name the session, and run the user's statements whose effect must last; the others are `Settings.each`."""
+        note_open(self)
         for version, _, is_own in self._run(
             f"SELECT current_setting('server_version_num'), {self._named()}, {self._is_own()}"
         ):
@@ -378,6 +384,10 @@ class PgReadSession(PgSession):
             database, self._is_behind = shared_database(options, failure=failure, fresh=fresh)
             self._connection = database.connect(autocommit=True)
             self._set_up()
+
+    def cancel(self) -> None:
+        if self.is_open:
+            self._connection.adbc_cancel()
 
     def beside(self) -> "PgReadSession":
         """Another session with the same login, while this one waits."""
@@ -511,6 +521,10 @@ class PgWriteSession(PgSession, BoundSession):
             )
         with self.closed_on_failure():
             self._set_up()
+
+    def cancel(self) -> None:
+        if self.is_open and self._connection.info.transaction_status == TransactionStatus.ACTIVE:
+            self._connection.cancel_safe(timeout=1.0)
 
     def is_reusable(self) -> bool:
         idle = TransactionStatus.IDLE
