@@ -147,3 +147,44 @@ def test_only_columns_of_long_values_lose_their_statistics(tmp_path: Path) -> No
 
     assert written("a" * 100, 5) == [True, True]
     assert written("a" * (2 * _MIB), 1) == [True, False]
+
+
+_LIMITED = (
+    "import sys; import pyarrow as pa; from spark_channel import transfer; rows, path = sys.argv[1:]; "
+    "transfer(None, {'reader': 'generator', 'rows': rows}, {'writer': 'parquet', 'path': path, "
+    "'rowGroupBytes': '4MiB', 'capacityBytes': '4MiB'}, channels=1, rows_per_second='100M'); "
+    "print(pa.default_memory_pool().max_memory())"
+)
+_ENCODED = (
+    "import sys; import pyarrow as pa; "
+    "from spark_channel.connectors.files.formats.parquet import RowGroupEncoder; "
+    "rows = pa.record_batch({'n': range(1_000_000)}); "
+    "encoder = RowGroupEncoder(pa.OSFile(sys.argv[1], 'wb'), rows.schema, 1 << 20, 1 << 30); "
+    "encoder.write(rows); encoder.finish(); "
+    "print(pa.default_memory_pool().max_memory())"
+)
+
+
+def _most_arrow_bytes(program: str, *arguments: object) -> int:
+    """Bytes that Arrow had at once in a process of `program`."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(done.stdout.splitlines()[-1])
+
+
+def test_a_column_of_distinct_numbers_takes_no_table_of_a_dictionary_that_is_given_up(
+    tmp_path: Path,
+) -> None:
+    assert _most_arrow_bytes(_ENCODED, tmp_path / "x.parquet") < 20_000_000
+
+
+def test_a_limited_job_takes_no_more_for_more_rows(tmp_path: Path) -> None:
+    """Above one row group, which Parquet's writer takes whole."""
+    few, many = (
+        _most_arrow_bytes(_LIMITED, rows, tmp_path / str(rows)) for rows in (2_000_000, 10_000_000)
+    )
+    assert many < 1.1 * few + 4 * _MIB

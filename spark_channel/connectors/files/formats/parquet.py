@@ -49,6 +49,9 @@ __all__ = [
 
 _LONG_VALUE = 1 << 20
 """Bytes of a text or binary value whose column has no statistics and no dictionary."""
+_DICTIONARY_BYTES = 1_000_000
+"""The most bytes of a dictionary. At pyarrow's 1 MiB the hash table of its encoder grows from 6 to 25 MB at the very
+value of eight bytes at which the dictionary is given up."""
 _FLOATING = ("FLOAT", "DOUBLE")
 _READ_BUFFER = 1 << 20
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -80,7 +83,14 @@ class RowGroupEncoder(Encoder):
         self._rows = 0
         self.held_bytes = 0
         """Arrow bytes of the row group that is being gathered."""
-        self._open = partial(pq.ParquetWriter, sink, self._in_file, version="2.6", **options)
+        self._open = partial(
+            pq.ParquetWriter,
+            sink,
+            self._in_file,
+            version="2.6",
+            dictionary_pagesize_limit=_DICTIONARY_BYTES,
+            **options,
+        )
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
