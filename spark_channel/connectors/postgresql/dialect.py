@@ -126,6 +126,9 @@ class PostgresDialect(Dialect):
     def __init__(self, *, local: bool = False) -> None:
         self.local = local
 
+    def is_own_type(self, column: Column) -> bool:
+        return not cast(PgColumn, column).builtin
+
     def lacking(self, session: Session, rights: Sequence[Right]) -> MissingRights:
         return lacking(cast(PgReadSession, session), rights)
 

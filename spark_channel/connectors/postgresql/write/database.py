@@ -45,6 +45,7 @@ from spark_channel.connectors.postgresql.write.new_table import (
     counts_of,
     keyed,
     tried,
+    typed,
     with_numbers,
 )
 from spark_channel.connectors.postgresql.write.staged_rows import (
@@ -296,7 +297,10 @@ class _Definitions(TableDefinitions[PgWriteSession]):
         )
         if is_full:
             new = with_numbers(new, definition, place.schema, place.name, self._pg.options, name_of)
-        return keyed(new, self._pg.options, self._pg.options.key_columns or ())
+        new = keyed(new, self._pg.options, self._pg.options.key_columns or ())
+        if definition.system != DIALECT.sql or self._pg.options.create_table_column_types:
+            return new
+        return typed(session, place.schema, new, definition, self._pg.options)
 
     def complete(self, session: PgWriteSession, target: TargetTable, tell: Tell) -> None:
         super().complete(session, target, tell)

@@ -43,7 +43,7 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.write.checks import reached_by_delete
 from spark_channel.connectors.sql.write.plan import SqlPlan
-from spark_channel.connectors.sql.write.target_columns import create_table, old_target
+from spark_channel.connectors.sql.write.target_columns import NO_TYPES, create_table, old_target
 from spark_channel.errors import TargetError
 
 __all__ = [
@@ -307,10 +307,14 @@ def match_target(
 
 
 def create_statement(
-    table: str, schema: pa.Schema, options: PostgresWriteOptions, key: Sequence[str] = ()
+    table: str,
+    schema: pa.Schema,
+    options: PostgresWriteOptions,
+    key: Sequence[str] = (),
+    types: Mapping[str, str] = NO_TYPES,
 ) -> str:
-    """CREATE TABLE for the rows. `table` is SQL, `key` a primary key that is not made when the rows are in."""
-    return create_table(DIALECT, table, schema, options, key)
+    """CREATE TABLE, as `create_table` has it."""
+    return create_table(DIALECT, table, schema, options, key, types)
 
 
 def written_columns(target: TargetTable) -> Sequence[PgWriteColumn]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import is_list, is_text
 from spark_channel.connectors.base.definition import (
     ColumnDefinition,
     ConstraintDefinition,
@@ -19,7 +20,7 @@ from spark_channel.connectors.base.definition import (
     TableDefinition,
     with_not_null,
 )
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table
+from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, find_table
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.write.dialect import DIALECT, create_statement
@@ -37,6 +38,8 @@ __all__ = [
     "keyed",
     "refusal",
     "tried",
+    "typed",
+    "types_of_texts",
     "untried",
     "with_numbers",
 ]
@@ -56,6 +59,8 @@ WHERE q.seqrelid = {sequence}
 _OWN = (
     "coalesce(pg_catalog.pg_sequence_last_value(q.seqrelid)::numeric + q.seqincrement, q.seqstart)"
 )
+
+_TEXT_TYPES = frozenset({"text", "character varying", "character", "bpchar", "name", '"char"'})
 
 NameOf = Callable[[str], str]
 
@@ -197,6 +202,53 @@ def tried(
         left_out=tuple(left_out),
         renamed=renamed,
     )
+
+
+def typed(
+    session: PgWriteSession,
+    schema: str,
+    new: NewTable,
+    definition: TableDefinition,
+    options: PostgresWriteOptions,
+) -> NewTable:
+    """`new` with the source's own types of columns that are read as texts for want of an Arrow type, as uuid or jsonb.
+
+    A type that this server lacks, or that a user made, is named, and its column holds texts.
+    """
+    types = types_of_texts(definition.columns, new.rows)
+    own = [column for column in definition.columns if column.name in types and column.is_own]
+    left_out = [
+        f"type {column.declared} of {column.name}: createTable=full carries it" for column in own
+    ]
+    new = replace(new, left_out=(*new.left_out, *left_out))
+    for column in own:
+        del types[column.name]
+    if not types:
+        return new
+    columns = tuple(ColumnDefinition(name, declared) for name, declared in types.items())
+    typing = TableDefinition(definition.system, definition.schema, definition.name, columns)
+    typed_table = tried(session, schema, typing, new.rows, options, str)
+    return replace(
+        new,
+        create=typed_table.create,
+        table=typed_table.table,
+        left_out=(*new.left_out, *typed_table.left_out),
+    )
+
+
+def types_of_texts(
+    columns: Iterable[ColumnDefinition | PgColumn], rows: pa.Schema
+) -> dict[str, str]:
+    """The types, as SQL, of a source's columns that are read as texts and are not of a type of texts."""
+    types = {}
+    for column in columns:
+        number = rows.get_field_index(column.name)
+        kind = None if number < 0 else rows.field(number).type
+        values = kind.value_type if kind is not None and is_list(kind) else kind
+        words = column.declared.removesuffix("[]").partition("(")[0]
+        if values is not None and is_text(values) and words not in _TEXT_TYPES:
+            types[column.name] = column.declared
+    return types
 
 
 def untried(

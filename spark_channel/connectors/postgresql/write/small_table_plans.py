@@ -19,11 +19,13 @@ from spark_channel.connectors.postgresql.write.dialect import (
     match_target,
     written_columns,
 )
+from spark_channel.connectors.postgresql.write.new_table import types_of_texts
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.write.group_claims import SeenClaim
 from spark_channel.connectors.sql.write.plan import WriteTarget
+from spark_channel.connectors.sql.write.target_columns import NO_TYPES
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from spark_channel.planning import Split
 
@@ -112,8 +114,9 @@ def planned(
     if there is None and options.create_table == "full":
         create, into = "", _alike(place, source)
     else:
-        create = _create(sql, source, options) if there is None else ""
-        into = there or _created(place, source.schema)
+        types = _own_types(source, options)
+        create = _create(sql, source, options, types) if there is None else ""
+        into = there or _created(place, source, types)
     target, is_native = match_target(into, source.schema, options, native=native)
     # What COPY writes into an identity column, only `numbers` follow.
     counts = options.create_table == "full"
@@ -123,7 +126,26 @@ def planned(
     return SmallPlan(source, is_native, kept, target, create, there)
 
 
-def _create(sql: str, source: ReadSource, options: PostgresWriteOptions) -> str:
+def _own_types(source: ReadSource, options: PostgresWriteOptions) -> Mapping[str, str]:
+    """The types of columns that a new table has from its source, by name.
+
+    Raises:
+        SchemaError: a type that another server need not have, as a domain.
+    """
+    if options.create_table == "columns" or source.table is None:
+        return NO_TYPES
+    assert isinstance(source.table, PgTable)
+    types = types_of_texts(source.table.columns, source.schema)
+    for column in source.table.columns:
+        words = column.declared.removesuffix("[]").partition("(")[0]
+        if column.name in types and words != (column.element or column.base):
+            raise SchemaError(f"the type of column {column.name!r} is tried alone")
+    return types
+
+
+def _create(
+    sql: str, source: ReadSource, options: PostgresWriteOptions, types: Mapping[str, str]
+) -> str:
     """CREATE TABLE, with as much of the source's definition as a copy of one table would give it.
 
     Raises:
@@ -137,7 +159,8 @@ def _create(sql: str, source: ReadSource, options: PostgresWriteOptions) -> str:
         raise SchemaError(f"{table.label} has parts, and is made alone")
     never_null = {column.name for column in table.columns if DIALECT.is_never_null(table, column)}
     fields = [field.with_nullable(field.name not in never_null) for field in source.schema]
-    return create_statement(sql, pa.schema(fields), options, table.primary or table.period_key)
+    key = table.primary or table.period_key
+    return create_statement(sql, pa.schema(fields), options, key, types)
 
 
 def _alike(place: WriteTarget, source: ReadSource) -> PgTable:
@@ -154,10 +177,15 @@ def _alike(place: WriteTarget, source: ReadSource) -> PgTable:
     return PgTable(place.schema, place.name, tuple(columns), kind="r")
 
 
-def _created(place: WriteTarget, schema: pa.Schema) -> PgTable:
+def _created(place: WriteTarget, source: ReadSource, types: Mapping[str, str]) -> PgTable:
     """The table as CREATE TABLE makes it."""
     columns = []
-    for field in schema:
+    for field in source.schema:
+        if field.name in types:
+            assert isinstance(source.table, PgTable)
+            (column,) = (column for column in source.table.columns if column.name == field.name)
+            columns.append(replace(column, identity=""))
+            continue
         declared = DIALECT.created_type(field.name, field.type, key=False)
         words, _, sizes = declared.partition("(")
         if words not in _BASES or pa.types.is_dictionary(field.type):

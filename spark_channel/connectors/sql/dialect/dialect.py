@@ -288,6 +288,10 @@ class Dialect(ABC):
         never = table is not None and self.is_never_null(table, column)
         return None if never else self.is_null(column, text)
 
+    def is_own_type(self, column: Column) -> bool:
+        """Whether a user made its type, which another database need not have."""
+        return False
+
     def is_null(self, column: Column | None, text: str) -> str:
         """The condition of the rows with NULL in the column `text`; NOT before it is that of all others."""
         return f"{text} IS NULL"

@@ -156,6 +156,7 @@ class SqlReader(Reader):
                     column.name,
                     column.declared,
                     not_null=self.dialect.read_as_null(table, column, "") is None,
+                    is_own=self.dialect.is_own_type(column),
                 )
                 for column in table.columns
             ),

@@ -28,6 +28,7 @@ from spark_channel.final_errors import of_input
 from spark_channel.lazy import compute as pc
 
 __all__ = [
+    "NO_TYPES",
     "ColumnCheck",
     "added_columns",
     "create_table",
@@ -35,6 +36,8 @@ __all__ = [
     "old_target",
     "wider_columns",
 ]
+
+NO_TYPES: Mapping[str, str] = {}
 
 
 def old_target(
@@ -175,14 +178,17 @@ def create_table(
     schema: pa.Schema,
     options: SqlWriteOptions,
     key: Sequence[str] = (),
+    types: Mapping[str, str] = NO_TYPES,
 ) -> str:
     """CREATE TABLE for the rows. `table_sql` is SQL, `key` a primary key that is not made when the rows are in.
+
+    `types`, as SQL, are those of columns that get another than their rows have, unless the user chooses it.
 
     Raises:
         SchemaError, OptionError: as `new_target`.
     """
     return dialect.created(
-        table_sql, _new_columns(dialect, schema, options, key), key
+        table_sql, _new_columns(dialect, schema, options, key, types), key
     ) + dialect.after_create(options)
 
 
@@ -314,7 +320,11 @@ def _row_fields(
 
 
 def _new_columns(
-    dialect: WriteDialect, schema: pa.Schema, options: SqlWriteOptions, key: Sequence[str]
+    dialect: WriteDialect,
+    schema: pa.Schema,
+    options: SqlWriteOptions,
+    key: Sequence[str],
+    types: Mapping[str, str] = NO_TYPES,
 ) -> list[Column]:
     fields = _row_fields(dialect, schema, options)
     most = dialect.most_columns
@@ -328,7 +338,7 @@ def _new_columns(
             f"the rows have no columns, so table {options.dbtable!r} cannot be created: "
             "select at least one column"
         )
-    chosen = _chosen(dialect, schema.names, options)
+    chosen = {**types, **_chosen(dialect, schema.names, options)}
     columns = []
     for field in fields:
         in_key = field.name in key

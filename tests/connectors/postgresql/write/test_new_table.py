@@ -193,6 +193,35 @@ def test_what_the_target_cannot_have_is_named_before_a_row_moves(
     assert "trial" not in other.psql("SELECT string_agg(relname, ' ') FROM pg_class")
 
 
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_columns_that_are_read_as_texts_keep_their_types(
+    engine: LocalEngine, pg: Pg, target: Pg, caplog: pytest.LogCaptureFixture, commit: str
+) -> None:
+    pg.psql(
+        "CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE TABLE orders (id uuid PRIMARY KEY, n numeric, j jsonb, "
+        "k json, i interval, a inet, z timetz, r int4range, us uuid[], ns numeric[], how mood, t varchar(3), "
+        "c char(3) NOT NULL, d numeric(9,2)); INSERT INTO orders SELECT gen_random_uuid(), 10 ^ n, '{\"a\": 1}', "
+        "'{\"a\":  1}', '1 month 2 days', '::1', '10:00+02', '[1,4)', ARRAY[gen_random_uuid(), NULL], '{NaN,1.50}', "
+        "'bad', 'ab', 'a', 1.5 FROM generate_series(1, 30) n; INSERT INTO orders (id, c) VALUES (gen_random_uuid(), '')"
+    )
+    other = PostgresServerOfOther(target)
+    with caplog.at_level(logging.WARNING):
+        copy(engine, end(pg), other.end(createTable="auto", commit=commit))
+    types = (
+        "SELECT string_agg(format_type(atttypid, atttypmod), ' ' ORDER BY attnum) FROM pg_attribute "
+        "WHERE attrelid = 'orders'::regclass AND attnum > 0"
+    )
+    assert other.psql(types) == (
+        "uuid numeric jsonb json interval inet time with time zone int4range uuid[] numeric[] text text text "
+        "numeric(9,2)"
+    )
+    rows = "SELECT md5(string_agg(o::text, ';' ORDER BY id)) FROM orders o"
+    assert other.psql(rows) == pg.psql(rows)
+    assert other.psql("SELECT count(*) FROM pg_indexes WHERE tablename = 'orders'") == "1"
+    assert "type mood of how: createTable=full carries it" in caplog.text
+    assert "trial" not in other.psql("SELECT string_agg(relname, ' ') FROM pg_class")
+
+
 class PostgresServerOfOther:
     """A database of its own, which has none of the source's functions and types."""
 
