@@ -1,7 +1,7 @@
 """Sessions that are open in this process, so that its end can cancel what their servers do for it.
 
-PostgreSQL notices that a client is gone only when it next reads from it or writes to it. A statement that waits for a
-lock waits on, until it gets the lock and takes it from others.
+PostgreSQL and MySQL notice that a client is gone only when they next read from it or write to it. A statement that
+waits for a lock waits on, until it gets the lock and takes it from others.
 """
 
 import threading
@@ -13,7 +13,7 @@ from spark_channel.clock import SYSTEM_CLOCK
 
 __all__ = ["CancelledAtEnd", "cancel_all", "note_open"]
 
-_END_SECONDS = 0.5
+_END_SECONDS = 0.9
 """For all servers together; one that does not answer is left."""
 
 

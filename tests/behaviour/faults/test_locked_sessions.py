@@ -4,14 +4,17 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
+import pymysql
 import pytest
 
 from tests.cli.test_run import CLI, environment
+from tests.servers.mariadb import MysqlServer
 from tests.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
@@ -36,11 +39,14 @@ def server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
     postgres_server.psql(gone)
 
 
-def _arguments(server: PostgresServer, path: Path, case: str) -> list[str]:
+def _fill(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (id INTEGER)")
         connection.execute("INSERT INTO t VALUES (1)")
         connection.commit()
+
+
+def _arguments(server: PostgresServer, path: Path, case: str) -> list[str]:
     login = f"user={server.user}&password={server.password}"
     uri = server.url.replace("//", f"//{server.user}:{server.password}@")
     file = f"sqlite:{path}?dbtable="
@@ -74,6 +80,7 @@ def _arguments(server: PostgresServer, path: Path, case: str) -> list[str]:
 def test_a_command_that_waits_for_a_lock_leaves_no_session_that_waits(
     server: PostgresServer, tmp_path: Path, case: str, lock: str
 ) -> None:
+    _fill(tmp_path / "shop.db")
     login = f"host=127.0.0.1 port={server.port} user={server.user} password={server.password} dbname=postgres"
     command = [*CLI, "copy", *_arguments(server, tmp_path / "shop.db", case)]
     with psycopg.connect(login) as owner, psycopg.connect(login, autocommit=True) as witness:
@@ -82,17 +89,50 @@ def test_a_command_that_waits_for_a_lock_leaves_no_session_that_waits(
             return int((witness.execute(_WAITS).fetchone() or (0,))[0])
 
         owner.execute(_LOCKS[lock])
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-        ) as run:
-            until = time.monotonic() + 60
-            while not waiting() and run.poll() is None and time.monotonic() < until:
-                time.sleep(0.05)
-            assert waiting(), run.communicate()[0] if run.poll() is not None else case
-            run.send_signal(signal.SIGTERM)
-            output, _ = run.communicate(timeout=60)
-        assert run.returncode == 143, output
-        until = time.monotonic() + 5
-        while waiting() and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not waiting()
+        _terminated(command, waiting)
+
+
+def _terminated(command: list[str], waiting: Callable[[], int]) -> None:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as run:
+        assert _within(60, lambda: bool(waiting()) or run.poll() is not None)
+        assert waiting(), run.communicate()[0] if run.poll() is not None else command
+        run.send_signal(signal.SIGTERM)
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == 143, output
+    assert _within(5, lambda: not waiting())
+
+
+def _within(seconds: float, happened: Callable[[], bool]) -> bool:
+    """Other processes cannot notify a test."""
+    until = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["it reads", "it writes"])
+def test_mysqls_own_server_keeps_none_either(tmp_path: Path, *, reads: bool) -> None:
+    """MariaDB notices it by itself."""
+    file = tmp_path / "shop.db"
+    _fill(file)
+    with closing(MysqlServer.create()) as server:
+        server.sql("CREATE TABLE t (id BIGINT); INSERT INTO t VALUES (1)", database="shop")
+        password = quote(server.password, safe="")
+        table = f"{server.url}?dbtable=t&user={server.user}&password={password}"
+        ends = (
+            (table, f"sqlite:{file}?dbtable=copy") if reads else (f"sqlite:{file}?dbtable=t", table)
+        )
+        waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for%lock'"
+        with pymysql.connect(
+            host="127.0.0.1",
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            database="shop",
+        ) as owner:
+            owner.cursor().execute("LOCK TABLES t WRITE")
+            _terminated([*CLI, "copy", *ends], lambda: int(server.sql(waits)))

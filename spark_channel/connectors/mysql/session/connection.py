@@ -4,14 +4,15 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.open_sessions import note_open
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.server_url import is_of_this_machine
 from spark_channel.connectors.base.session_pool import sessions
@@ -178,6 +179,9 @@ class MysqlSession(BoundSession):
         self._address = address_of(options)
         self.place = f"{self._address.host}:{self._address.port}"
         self._connection: Any = None
+        self._connect_again: Callable[[], Any] = lambda: self._connect(options, False)
+        self._is_cut = False
+        """Whether a signal ended the program while it waited for an answer, which the server may not have noticed."""
         import pymysql
 
         def is_of_the_moment(error: Exception) -> bool:
@@ -219,6 +223,7 @@ class MysqlSession(BoundSession):
             f"SET SESSION sql_mode = {mode}, character_set_client = utf8mb4, character_set_results = utf8mb4"
         )
         self.id = int(self._connection.thread_id())
+        note_open(self)
         seconds = getattr(options, "query_timeout", 0)
         if seconds and self.is_mariadb:
             self.execute(f"SET SESSION max_statement_time = {seconds}")
@@ -288,6 +293,12 @@ class MysqlSession(BoundSession):
     def connection(self) -> Any:
         """PyMySQL's own, for what reads results as they come."""
         return self._connection
+
+    def cancel(self) -> None:
+        """See `CancelledAtEnd`. By another connection: the protocol has no request for it."""
+        if self._connection is not None or self._is_cut:
+            with closing(self._connect_again()) as connection, connection.cursor() as cursor:
+                cursor.execute(f"KILL {self.id}")
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -451,6 +462,9 @@ class MysqlSession(BoundSession):
         try:
             with self._connection.cursor() as cursor:
                 yield cursor
+        except (KeyboardInterrupt, SystemExit):
+            self._is_cut = True
+            raise
         except pymysql.err.MySQLError as error:
             if _code(error) in _AWAY - _PASSES or _is_broken(error):
                 raise self.lost(self._text(error)) from error
