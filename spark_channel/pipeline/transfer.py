@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -123,15 +124,42 @@ class _InFlight:
     def push(self, batch: pa.RecordBatch, nbytes: int) -> None:
         self.channel.push(batch, nbytes=nbytes)
 
-    def turn_came(self) -> None:
+    def turn_came(self, waits: "_LaneWaits") -> None:
         """The rows of the task before are all paid."""
         self.begun = SYSTEM_CLOCK.now()
         self.counters.turn_came()
+        waits.follow(self.channel)
 
     def finish(self) -> None:
         self.arrived_seconds = SYSTEM_CLOCK.now() - self.begun
         self.counters.pushed_all()
         self.channel.close()
+
+
+class _LaneWaits:
+    """For how many seconds the rows of a lane have waited so far: for the limit, and for room in their channel."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channel: MemoryChannel | None = None
+        self._before = (0.0, 0.0)
+
+    def follow(self, channel: MemoryChannel) -> None:
+        """The rows of the task before are all in their channel: from now on those of `channel` wait."""
+        with self._lock:
+            self._before, self._channel = self._sum(), channel
+
+    def __call__(self) -> tuple[float, float]:
+        with self._lock:
+            return self._sum()
+
+    def _sum(self) -> tuple[float, float]:
+        limit, room = self._before
+        if self._channel is not None:
+            waits = self._channel.statistics()
+            limit += sum(waits.throttled_seconds.values())
+            room += waits.wait_writer_seconds
+        return limit, room
 
 
 class _Reading:
@@ -244,6 +272,7 @@ class GroupTransfer:
             lanes=len(self._lanes),
             capacity_bytes=self._work.capacity_bytes,
         )
+        waits = _LaneWaits()
         with _Reading() as reading, payer:
             while (in_flight := self._next()) is not None:
                 if self._was_committed(in_flight):
@@ -257,8 +286,8 @@ class GroupTransfer:
                 source, split = self._work.source_of(in_flight.task)
                 schema = self._work.schema_of(in_flight.task)
                 counters = in_flight.counters
-                counters.follow(in_flight.channel.statistics, queued=True)
-                payer.then(in_flight.turn_came)  # once the task before is paid
+                counters.follow(in_flight.channel.statistics, ahead=waits)
+                payer.then(partial(in_flight.turn_came, waits))  # once the task before is paid
                 batches = reading.read_of(source.reader)(split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in counters.trace.reading(batches):

@@ -267,6 +267,8 @@ class Counters:
     """Counts one attempt of one task. Any thread may count; a batch costs about a microsecond a call."""
 
     __slots__ = (
+        "_ahead",
+        "_ahead_before",
         "_changed",
         "_clock",
         "_counts",
@@ -276,9 +278,9 @@ class Counters:
         "_lock",
         "_phase",
         "_pushed_at",
+        "_queued",
         "_sequence",
         "_start",
-        "_turn_at",
         "_waits",
         "attempt",
         "bytes_expected",
@@ -324,7 +326,8 @@ class Counters:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._start = self._clock.now()
         self._follows: tuple[Callable[[], ChannelStatistics], int, float, bool] | None = None
-        self._turn_at: float | None = None
+        self._ahead: Callable[[], tuple[float, float]] | None = None
+        self._ahead_before = self._queued = (0.0, 0.0)
         self._pushed_at: float | None = None
 
     def follow(
@@ -333,7 +336,7 @@ class Counters:
         *,
         producers: int = 1,
         writes: bool = False,
-        queued: bool = False,
+        ahead: Callable[[], tuple[float, float]] | None = None,
     ) -> None:
         """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
 
@@ -342,17 +345,18 @@ class Counters:
 
         `producers` threads push into that channel from now on; what they neither waited for the limit nor
         for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
-        `waited`. The last figures are taken by `enter` with a final phase. `queued`: until `turn_came`, it waits for
-        its turn at the limit, as rows of a task before it are paid.
+        `waited`. The last figures are taken by `enter` with a final phase. `ahead`: until `turn_came`, rows of tasks
+        before it are paid, and this says for how many seconds those have waited so far, for the limit and for room.
         """
+        waited = ahead() if ahead is not None else (0.0, 0.0)
         with self._lock:
             self._follows = (statistics, producers, self._clock.now(), writes)
-            self._turn_at = None if queued else self._follows[2]
+            self._ahead, self._ahead_before, self._queued = ahead, waited, (0.0, 0.0)
 
     def turn_came(self) -> None:
-        """End the wait of `follow` with `queued`."""
+        """End the wait of `follow` with `ahead`."""
         with self._lock:
-            self._turn_at = self._clock.now()
+            self._queued, self._ahead = self._waited_ahead(), None
 
     def pushed_all(self) -> None:
         """Note that the source has given all: time from now until the end does not count as a wait for it."""
@@ -439,9 +443,10 @@ class Counters:
         }
         waits["target"] = channel_state.wait_writer_seconds
         until = self._clock.now() if self._pushed_at is None else self._pushed_at
-        queued = (until if self._turn_at is None else self._turn_at) - since
-        if queued:
-            waits["limit:turn"] = waits.get("limit:turn", 0.0) + queued
+        for_limit, for_room = self._waited_ahead()
+        waits["target"] += for_room
+        if for_limit:
+            waits["limit:turn"] = waits.get("limit:turn", 0.0) + for_limit
         waits["source"] = max(0.0, producers * (until - since) - sum(waits.values()))
         counts = self._counts
         counts["rows_read"] = counts["rows_pushed"] = channel_state.rows_pushed
@@ -451,6 +456,13 @@ class Counters:
             counts["bytes_written"] = channel_state.bytes_pulled
         self._waits.update(waits)
         self._changed = True
+
+    def _waited_ahead(self) -> tuple[float, float]:
+        """How long the rows of tasks before this one made it wait: for the limit, and for room."""
+        if self._ahead is None:
+            return self._queued
+        limit, room = self._ahead()
+        return limit - self._ahead_before[0], room - self._ahead_before[1]
 
     def _snapshot(self) -> Snapshot:
         self._sequence += 1

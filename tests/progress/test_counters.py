@@ -105,19 +105,23 @@ def test_a_task_waits_for_its_turn_first_and_for_no_source_while_it_is_published
     clock = VirtualClock()
     seen = [_statistics(throttled_seconds={"rows": 0.0})]
     counters = Counters(0, 0, clock=clock)
-    counters.follow(lambda: seen[0], queued=True)
-    clock.advance(2)  # rows of the task before are paid
-    assert counters.snapshot().waits["limit:turn"] == pytest.approx(2.0)
+    ahead = [(7.0, 1.0)]
+    counters.follow(lambda: seen[0], ahead=lambda: ahead[0])
+    clock.advance(2)
+    assert counters.snapshot().waits == {"source": pytest.approx(2.0), "target": 0.0}
+    ahead[0] = (8.5, 1.25)  # rows of the task before are paid
+    assert counters.snapshot().waits["limit:turn"] == pytest.approx(1.5)
     counters.turn_came()
     clock.advance(3)
     seen[0] = _statistics(throttled_seconds={"rows": 2.5})
     counters.pushed_all()
     clock.advance(10)
+    ahead[0] = (100.0, 100.0)  # of its own rows
     assert counters.snapshot().waits == {
-        "limit:turn": pytest.approx(2.0),
+        "limit:turn": pytest.approx(1.5),
         "limit:rows": 2.5,
-        "target": 0.0,
-        "source": pytest.approx(0.5),
+        "target": 0.25,
+        "source": pytest.approx(0.75),
     }
 
 
