@@ -21,7 +21,7 @@ from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors import SplitReader
 from spark_channel.errors import FlowError
-from spark_channel.pipeline.threads import Pay, join, pushing
+from spark_channel.pipeline.threads import HeldBack, Pay, join, pushing
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, Phase
 from spark_channel.progress.counters import PhaseTimes
@@ -74,6 +74,7 @@ class GroupRead:
             partitioner="thread",
             limiter=limiter,
         )
+        self._held_back = HeldBack()
         self._counters = counters
         self._trace = PhaseTimes() if counters is None else counters.trace
 
@@ -91,7 +92,11 @@ class GroupRead:
             self._enter(Phase.DONE)
             return
         if self._counters is not None:
-            self._counters.follow(self._carrier.statistics, producers=len(threads))
+            self._counters.follow(
+                self._carrier.statistics,
+                producers=len(threads),
+                held_back=self._held_back.seconds,
+            )
         try:
             for thread in threads:
                 thread.start()
@@ -129,6 +134,7 @@ class GroupRead:
                 name=name,
                 lanes=self._threads,
                 capacity_bytes=self._capacity_bytes,
+                held_back=self._held_back,
             ) as give:
                 self._fetch(give)
         except BaseException as error:

@@ -20,6 +20,7 @@ from spark_channel.progress.tasks import LastProgress
 
 __all__ = [
     "HandoffSlot",
+    "HeldBack",
     "PrefetchingPayer",
     "StallWatch",
     "join",
@@ -42,6 +43,35 @@ def join(threads: Iterable[threading.Thread], *, patient: bool) -> None:
                 _log.warning(
                     "%s is still blocked in its source or target and is left behind", thread.name
                 )
+
+
+class HeldBack:
+    """For how many seconds fetching threads had to wait for what takes their batches. Any thread may use it."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seconds, self._threads, self._at = 0.0, 0, 0.0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A thread waits while the block runs."""
+        self._add(1)
+        try:
+            yield
+        finally:
+            self._add(-1)
+
+    def seconds(self) -> float:
+        """So far, waits under way included."""
+        return self._add(0)
+
+    def _add(self, threads: int) -> float:
+        with self._lock:
+            now = self._clock.now()
+            self._seconds += self._threads * max(0.0, now - self._at)
+            self._at, self._threads = now, self._threads + threads
+            return self._seconds
 
 
 Pay = Callable[[pa.RecordBatch, int], object]
@@ -70,6 +100,7 @@ class PrefetchingPayer:
         name: of the paying thread.
         lanes: how many fetching threads spend `limiter`, each with its own payer.
         capacity_bytes: the most bytes that wait, whatever the limit allows: it may count rows, which may be wide.
+        held_back: counts how long the fetching thread waits.
     """
 
     def __init__(
@@ -80,12 +111,15 @@ class PrefetchingPayer:
         name: str,
         lanes: int = 1,
         capacity_bytes: float = math.inf,
+        held_back: HeldBack | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._held_back = held_back or HeldBack(clock)
         self._fail = fail
         self._clock = clock
         self._limiter = limiter
         self._slices = _AHEAD_SLICES / lanes
+        self._sizes: tuple[int | None, int | None] | None = None
         self._capacity_bytes = capacity_bytes
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Callable[[], object], int, int]] = deque()
@@ -109,7 +143,8 @@ class PrefetchingPayer:
             while self._error is None and (
                 self._waiting_rows > most_rows or self._waiting_bytes > most_bytes
             ):
-                self._clock.wait(self._changed)
+                with self._held_back.waiting():
+                    self._clock.wait(self._changed)
             self._raise_if_failed()
 
     def then(self, callback: Callable[[], None]) -> None:
@@ -142,18 +177,22 @@ class PrefetchingPayer:
                 self._waiting.clear()
             self._changed.notify_all()
             while not self._ended:
-                self._clock.wait(self._changed)
+                with self._held_back.waiting():
+                    self._clock.wait(self._changed)
         self._thread.join()
         if error is None:
             self._raise_if_failed()
 
     def _ahead(self, limiter: Limiter) -> tuple[float, float]:
-        """The most rows and bytes that may wait; 0 where a slice is a single unit, and nothing is known."""
+        """The most rows and bytes that may wait, by what was known last: without a grant, a slice is a single unit."""
         sizes = limiter.slice_size()
-        if sizes == (None, None):
+        if any(size is not None and size > 1 for size in sizes):
+            self._sizes = sizes
+        elif sizes == (None, None) or self._sizes is None:
             return 0, 0
         rows, nbytes = (
-            math.inf if size is None else self._slices * size if size > 1 else 0 for size in sizes
+            math.inf if size is None else self._slices * size if size > 1 else 0
+            for size in self._sizes
         )
         return rows, min(nbytes, self._capacity_bytes)
 
@@ -210,6 +249,7 @@ def pushing(
     name: str,
     lanes: int,
     capacity_bytes: int,
+    held_back: HeldBack,
 ) -> Iterator[Pay]:
     """Yield the function that takes a fetching thread's batches: `push`, under a limit through a `PrefetchingPayer`."""
 
@@ -217,7 +257,12 @@ def pushing(
         push(batch, nbytes=nbytes)
 
     with PrefetchingPayer(
-        fail, limiter=limiter, name=name, lanes=lanes, capacity_bytes=capacity_bytes
+        fail,
+        limiter=limiter,
+        name=name,
+        lanes=lanes,
+        capacity_bytes=capacity_bytes,
+        held_back=held_back,
     ) as ahead:
         yield partial(ahead.put, pay)
 

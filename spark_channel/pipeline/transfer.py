@@ -19,7 +19,7 @@ from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePla
 from spark_channel.errors import ChannelError, DirtyRowsError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
-from spark_channel.pipeline.threads import HandoffSlot, PrefetchingPayer, join
+from spark_channel.pipeline.threads import HandoffSlot, HeldBack, PrefetchingPayer, join
 from spark_channel.pipeline.write import drain, end_phase, roll_back
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, Phase
@@ -271,6 +271,7 @@ class GroupTransfer:
             name="spark-channel-pay",
             lanes=len(self._lanes),
             capacity_bytes=self._work.capacity_bytes,
+            held_back=(held_back := HeldBack()),
         )
         waits = _LaneWaits()
         with _Reading() as reading, payer:
@@ -286,7 +287,9 @@ class GroupTransfer:
                 source, split = self._work.source_of(in_flight.task)
                 schema = self._work.schema_of(in_flight.task)
                 counters = in_flight.counters
-                counters.follow(in_flight.channel.statistics, ahead=waits)
+                counters.follow(
+                    in_flight.channel.statistics, ahead=waits, held_back=held_back.seconds
+                )
                 payer.then(partial(in_flight.turn_came, waits))  # once the task before is paid
                 batches = reading.read_of(source.reader)(split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):

@@ -12,7 +12,7 @@ from spark_channel.connectors import Receipt, TaskWriter, WritePlan, Writer
 from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.errors import DirtyRowsError, EndOfChannel
 from spark_channel.pipeline.dirty import DirtyLog, TaskDirtyRows
-from spark_channel.pipeline.threads import pushing
+from spark_channel.pipeline.threads import HeldBack, pushing
 from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, Phase
 from spark_channel.transform import Pipeline
@@ -73,7 +73,8 @@ class TaskWrite:
         """
         arriving = self._plan.schema if self._steps is None else self._steps.schema
         thread = threading.Thread(target=self._consume, name="spark-channel-write", daemon=True)
-        self._counters.follow(self._channel.statistics, writes=True)
+        held_back = HeldBack()
+        self._counters.follow(self._channel.statistics, writes=True, held_back=held_back.seconds)
         thread.start()
         try:
             with pushing(
@@ -83,6 +84,7 @@ class TaskWrite:
                 name="spark-channel-pay",
                 lanes=1,
                 capacity_bytes=self._capacity_bytes,
+                held_back=held_back,
             ) as give:
                 for batch in self._counters.trace.reading(batches):
                     fitting = conform(batch, arriving)

@@ -263,6 +263,10 @@ _COUNTS = (
 )
 
 
+_PACING = ("rows", "bytes", "grant", "turn")
+"""Why a payment waits for a moment, also where the limit is far from used."""
+
+
 class Counters:
     """Counts one attempt of one task. Any thread may count; a batch costs about a microsecond a call."""
 
@@ -275,12 +279,16 @@ class Counters:
         "_ends_job",
         "_error",
         "_follows",
+        "_held_back",
+        "_held_before",
+        "_limited",
         "_lock",
         "_phase",
         "_pushed_at",
         "_queued",
         "_sequence",
         "_start",
+        "_throttled",
         "_waits",
         "attempt",
         "bytes_expected",
@@ -328,6 +336,10 @@ class Counters:
         self._follows: tuple[Callable[[], ChannelStatistics], int, float, bool] | None = None
         self._ahead: Callable[[], tuple[float, float]] | None = None
         self._ahead_before = self._queued = (0.0, 0.0)
+        self._held_back: Callable[[], float] | None = None
+        self._held_before = 0.0
+        self._throttled: Mapping[str, float] = {}
+        self._limited: dict[str, float] = {}
         self._pushed_at: float | None = None
 
     def follow(
@@ -337,6 +349,7 @@ class Counters:
         producers: int = 1,
         writes: bool = False,
         ahead: Callable[[], tuple[float, float]] | None = None,
+        held_back: Callable[[], float] | None = None,
     ) -> None:
         """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
 
@@ -347,9 +360,13 @@ class Counters:
         for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
         `waited`. The last figures are taken by `enter` with a final phase. `ahead`: until `turn_came`, rows of tasks
         before it are paid, and this says for how many seconds those have waited so far, for the limit and for room.
+        `held_back`: for how many seconds the source's side had to wait. A payment that is made while rows are fetched
+        may wait for longer, which slows nothing, and does not count.
         """
         waited = ahead() if ahead is not None else (0.0, 0.0)
+        held = held_back() if held_back is not None else 0.0
         with self._lock:
+            self._held_back, self._held_before = held_back, held
             self._follows = (statistics, producers, self._clock.now(), writes)
             self._ahead, self._ahead_before, self._queued = ahead, waited, (0.0, 0.0)
 
@@ -436,17 +453,15 @@ class Counters:
             return
         statistics, producers, since, writes = self._follows
         channel_state = statistics()
-        waits = {
-            f"limit:{reason}": spent
-            for reason, spent in channel_state.throttled_seconds.items()
-            if spent
-        }
-        waits["target"] = channel_state.wait_writer_seconds
         until = self._clock.now() if self._pushed_at is None else self._pushed_at
         for_limit, for_room = self._waited_ahead()
-        waits["target"] += for_room
+        throttled = dict(channel_state.throttled_seconds)
         if for_limit:
-            waits["limit:turn"] = waits.get("limit:turn", 0.0) + for_limit
+            throttled["turn"] = throttled.get("turn", 0.0) + for_limit
+        room = channel_state.wait_writer_seconds + for_room
+        self._limit(throttled, room)
+        waits = {f"limit:{reason}": spent for reason, spent in self._limited.items() if spent}
+        waits["target"] = room
         waits["source"] = max(0.0, producers * (until - since) - sum(waits.values()))
         counts = self._counts
         counts["rows_read"] = counts["rows_pushed"] = channel_state.rows_pushed
@@ -456,6 +471,19 @@ class Counters:
             counts["bytes_written"] = channel_state.bytes_pulled
         self._waits.update(waits)
         self._changed = True
+
+    def _limit(self, throttled: Mapping[str, float], room: float) -> None:
+        """Count the part of what payments waited since the last look that held the source back; a pause does."""
+        before, held_before = self._throttled, self._held_before
+        more = {reason: spent - before.get(reason, 0.0) for reason, spent in throttled.items()}
+        waited, part = sum(more.get(reason, 0.0) for reason in _PACING), 1.0
+        if self._held_back is not None:
+            self._held_before = self._held_back() - room
+            part = min(1.0, max(0.0, self._held_before - held_before) / (waited or 1.0))
+        self._throttled = throttled
+        for reason, spent in more.items():
+            counted = spent * part if reason in _PACING else spent
+            self._limited[reason] = self._limited.get(reason, 0.0) + counted
 
     def _waited_ahead(self) -> tuple[float, float]:
         """How long the rows of tasks before this one made it wait: for the limit, and for room."""

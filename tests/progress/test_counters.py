@@ -125,6 +125,44 @@ def test_a_task_waits_for_its_turn_first_and_for_no_source_while_it_is_published
     }
 
 
+def test_a_payment_that_waits_while_the_source_works_is_no_wait_for_the_limit() -> None:
+    clock, held, seen = VirtualClock(), [5.0], [_statistics()]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0], held_back=lambda: held[0])
+    clock.advance(10)
+    seen[0] = _statistics(throttled_seconds={"rows": 3.0, "grant": 1.0})
+    assert counters.snapshot().waits == {"target": 0.0, "source": pytest.approx(10.0)}
+    clock.advance(10)
+    held[0] = 7.0
+    seen[0] = _statistics(throttled_seconds={"rows": 6.0, "grant": 2.0})
+    assert counters.snapshot().waits == {
+        "limit:rows": pytest.approx(1.5),
+        "limit:grant": pytest.approx(0.5),
+        "target": 0.0,
+        "source": pytest.approx(18.0),
+    }
+
+
+def test_what_the_target_holds_back_is_no_wait_for_the_limit() -> None:
+    clock, held, seen = VirtualClock(), [0.0], [_statistics()]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0], held_back=lambda: held[0])
+    clock.advance(10)
+    held[0] = 4.0
+    seen[0] = _statistics(throttled_seconds={"rows": 3.0}, wait_writer_seconds=4.0)
+    assert counters.snapshot().waits == {"target": 4.0, "source": pytest.approx(6.0)}
+
+
+def test_a_pause_counts_also_while_nothing_is_read() -> None:
+    """By it a watch for stalls knows that the task may stand still."""
+    clock, seen = VirtualClock(), [_statistics(throttled_seconds={"paused": 9.0, "rows": 1.0})]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0], held_back=lambda: 0.0)
+    clock.advance(10)
+    assert counters.snapshot().waits["limit:paused"] == 9.0
+    assert counters.snapshot().waits["source"] == pytest.approx(1.0)
+
+
 amounts = st.integers(0, 2**63 - 1)
 snapshots = st.builds(
     Snapshot,
