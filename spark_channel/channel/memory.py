@@ -14,9 +14,9 @@ from typing import overload
 import pyarrow as pa
 
 from spark_channel.channel.batches import ChannelStatistics, measure
+from spark_channel.channel.bounded_queue import BoundedQueue
 from spark_channel.channel.capacity import Capacity, Limiter, Overflow, TransactionBuffer
 from spark_channel.channel.monitor import Callback
-from spark_channel.channel.operations import ChannelCore
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import EndOfChannel, TransactionStateError
 
@@ -69,7 +69,7 @@ class MemoryChannel:
         if not keep_alive >= 0:
             raise ValueError(f"keep_alive={keep_alive} is not a number of seconds, 0 or more")
         overflow = Overflow(overflow)
-        self._core = ChannelCore(
+        self._queue = BoundedQueue(
             Capacity(capacity_rows, capacity_bytes, evicting=overflow is Overflow.OVERWRITE),
             overflow=overflow,
             keep_alive=keep_alive,
@@ -109,7 +109,7 @@ class MemoryChannel:
         limiter gives up, `TypeError` for anything but a batch. A push that raises has published the
         slices before the one it waited for; room and payment of the rest are given back.
         """
-        return self._core.push(batch, *measure(batch, nbytes))
+        return self._queue.push(batch, *measure(batch, nbytes))
 
     def push_all(self, batches: Iterable[pa.RecordBatch]) -> bool:
         """`push` each in turn; another producer's may come between. False when they were rejected.
@@ -119,11 +119,11 @@ class MemoryChannel:
         tuple is checked before anything is published, so that one with a wrong item publishes nothing;
         another iterable is consumed as room allows, so it may be endless.
         """
-        if self._core.overflow is Overflow.REJECT:
-            return self._core.push_together([(batch, *measure(batch)) for batch in batches])
+        if self._queue.overflow is Overflow.REJECT:
+            return self._queue.push_together([(batch, *measure(batch)) for batch in batches])
         sized = ((batch, *measure(batch)) for batch in batches)
         for sized_batch in list(sized) if isinstance(batches, list | tuple) else sized:
-            self._core.push_waiting(*sized_batch)
+            self._queue.push_waiting(*sized_batch)
         return True
 
     # ---- consuming
@@ -138,7 +138,7 @@ class MemoryChannel:
         Raises `EndOfChannel` when the channel is closed and drained, and what `fail` was given after
         `fail`.
         """
-        return self._core.pull(timeout, self._own_rows)
+        return self._queue.pull(timeout, self._own_rows)
 
     def pull_all(
         self, max_rows: int | None = None, timeout: float | None = None
@@ -160,7 +160,7 @@ class MemoryChannel:
         """
         if max_rows is not None:
             _require_positive("max_rows", max_rows)
-        return self._core.pull_all(timeout, max_rows, self._own_rows)
+        return self._queue.pull_all(timeout, max_rows, self._own_rows)
 
     def drain(self, max_rows: int | None = None) -> list[pa.RecordBatch]:
         """All stored batches, at most `max_rows` rows, without waiting; an empty list if there are none.
@@ -169,7 +169,7 @@ class MemoryChannel:
         """
         if max_rows is not None:
             _require_positive("max_rows", max_rows)
-        return self._core.drain(max_rows)
+        return self._queue.drain(max_rows)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Pull until the end."""
@@ -192,7 +192,7 @@ class MemoryChannel:
             slot = self._threads.slot = ThreadTransaction(self)
         transaction: Transaction | None = slot.transaction
         if transaction is None or transaction.closed:
-            transaction = slot.transaction = Transaction(self._core)
+            transaction = slot.transaction = Transaction(self._queue)
         return transaction
 
     def put(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
@@ -223,13 +223,13 @@ class MemoryChannel:
         """Accept no more batches: producers get `ChannelClosedError`, also those that wait; consumers drain,
         then get `EndOfChannel`. Returns immediately; may be called again.
         """
-        self._core.close()
+        self._queue.close()
 
     def fail(self, error: BaseException) -> None:
         """Make both sides raise `error` immediately, also those that wait. The first error counts."""
         if not isinstance(error, BaseException):
             raise TypeError(f"fail() takes an exception, not {error!r}")
-        self._core.fail(error)
+        self._queue.fail(error)
 
     def resize(
         self,
@@ -257,7 +257,7 @@ class MemoryChannel:
                 _require_positive(name, bound)
         if keep_alive is not None and not keep_alive >= 0:
             raise ValueError(f"keep_alive={keep_alive} is not a number of seconds, 0 or more")
-        self._core.resize(capacity_rows, capacity_bytes, transaction_rows, keep_alive)
+        self._queue.resize(capacity_rows, capacity_bytes, transaction_rows, keep_alive)
 
     @property
     def overflow(self) -> Overflow:
@@ -266,11 +266,11 @@ class MemoryChannel:
         Setting "overwrite" lets waiting producers go on. A push that already waits does not become
         rejected.
         """
-        return self._core.overflow
+        return self._queue.overflow
 
     @overflow.setter
     def overflow(self, overflow: Overflow | str) -> None:
-        self._core.set_overflow(Overflow(overflow))
+        self._queue.set_overflow(Overflow(overflow))
 
     def add_listener(self, callback: Callback) -> None:
         """Call `callback()` whenever batches become available and when the channel ends.
@@ -279,61 +279,61 @@ class MemoryChannel:
         (or took the last of a closed channel), so it must be short: set a flag, notify a condition.
         An exception in it is logged. Several notices may stand for one batch, never none.
         """
-        self._core.add_listener(callback)
+        self._queue.add_listener(callback)
 
     def remove_listener(self, callback: Callback) -> None:
         """Remove a listener; calls in progress may still finish. One that was never added is ignored."""
-        self._core.remove_listener(callback)
+        self._queue.remove_listener(callback)
 
     def add_block_listener(self, callback: Callback) -> None:
         """Call `callback()` when a push or commit begins to wait for capacity: once per push or commit.
 
         It runs without the channel's lock, in the producer's thread; an exception in it is logged.
         """
-        self._core.add_block_listener(callback)
+        self._queue.add_block_listener(callback)
 
     def remove_block_listener(self, callback: Callback) -> None:
         """Remove a listener; one that was never added is ignored."""
-        self._core.remove_block_listener(callback)
+        self._queue.remove_block_listener(callback)
 
     # ---- looking
 
     @property
     def capacity_rows(self) -> int:
-        return self._core.capacity_rows
+        return self._queue.capacity_rows
 
     @property
     def capacity_bytes(self) -> int:
-        return self._core.capacity_bytes
+        return self._queue.capacity_bytes
 
     @property
     def transaction_rows(self) -> int:
         """The most rows that one transaction may put, and may take."""
-        return self._core.transaction_rows
+        return self._queue.transaction_rows
 
     @property
     def keep_alive(self) -> float:
         """Seconds that `take`, `commit` and `resize` wait at most."""
-        return self._core.keep_alive
+        return self._queue.keep_alive
 
     @property
     def backlog(self) -> int:
         """Rows that a consumer could take now; those held by transactions are not among them."""
-        return self._core.backlog
+        return self._queue.backlog
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called; there may be stored batches."""
-        return self._core.closed
+        return self._queue.closed
 
     @property
     def ended(self) -> bool:
         """Whether no more batches can arrive: closed, drained and nothing held by a transaction, or failed."""
-        return self._core.ended
+        return self._queue.ended
 
     def statistics(self) -> ChannelStatistics:
         """All counters at one instant."""
-        return self._core.statistics()
+        return self._queue.statistics()
 
     def __repr__(self) -> str:
         s = self.statistics()
@@ -389,10 +389,10 @@ class Transaction:
     ```
     """
 
-    __slots__ = ("_core", "_owner", "_staged", "_state")
+    __slots__ = ("_owner", "_queue", "_staged", "_state")
 
-    def __init__(self, core: ChannelCore) -> None:
-        self._core = core
+    def __init__(self, queue: BoundedQueue) -> None:
+        self._queue = queue
         self._owner = get_ident()
         self._state = _NEW
         self._staged = TransactionBuffer()
@@ -434,7 +434,7 @@ class Transaction:
         """
         self._require("put", _OPEN)
         rows, nbytes = measure(batch, nbytes)
-        self._core.put(self._staged, batch, rows, nbytes)
+        self._queue.put(self._staged, batch, rows, nbytes)
 
     def take(self) -> pa.RecordBatch | None:
         """Return the oldest batch, cut to what the transaction may still take; None after `keep_alive` without one.
@@ -445,7 +445,7 @@ class Transaction:
         `TransactionFullError` when `transaction_rows` were taken.
         """
         self._require("take", _OPEN)
-        return self._core.take(self._staged)
+        return self._queue.take(self._staged)
 
     def commit(self) -> None:
         """OPEN -> COMPLETED: publish the puts and free the takes, together.
@@ -456,7 +456,7 @@ class Transaction:
         """
         self._require("commit", _OPEN)
         try:
-            self._core.commit(self._staged)
+            self._queue.commit(self._staged)
         finally:
             if self._staged.committed:  # also when an interrupt comes right after it
                 self._state = _COMPLETED
@@ -464,7 +464,7 @@ class Transaction:
     def rollback(self) -> None:
         """OPEN -> COMPLETED: forget the puts, return the takes to the head in the channel's order."""
         self._require("rollback", _OPEN)
-        self._core.rollback(self._staged)
+        self._queue.rollback(self._staged)
         self._state = _COMPLETED
 
     def close(self) -> None:
@@ -476,7 +476,7 @@ class Transaction:
     def abandon(self) -> None:
         """Roll back and close, whatever the state: the owning thread has ended."""
         if self._state is _OPEN:
-            self._core.abandon(self._staged)
+            self._queue.abandon(self._staged)
         self._state = _CLOSED
 
     def __enter__(self) -> "Transaction":

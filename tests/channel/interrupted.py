@@ -115,7 +115,7 @@ def lets_through(use: Callable[[], object]) -> bool:
 def check(channel: MemoryChannel) -> bool:
     """Has it failed? If not, it holds what it says and continues unharmed."""
     left: list[int] = []
-    lock = channel._core._lock
+    lock = channel._queue._lock
     assert lock.acquire(timeout=30), "the lock stayed locked"
     lock.release()
     transaction = channel.transaction()
@@ -137,7 +137,7 @@ def check(channel: MemoryChannel) -> bool:
         0,
         0,
     ), s
-    core = channel._core
+    core = channel._queue
     waiting = [*core._requests, *core._readers, *core._payers, *core._sleeping]
     assert waiting == []
     assert left == sorted(left), left

@@ -137,7 +137,7 @@ def test_interrupts_of_another_thread_leave_the_lock_free(
     busy.disturb(2_500)
     assert busy.interrupts > 100
     for channel in used:
-        lock = channel._core._lock
+        lock = channel._queue._lock
         assert lock.acquire(timeout=30)
         lock.release()
         if not channel.ended:
@@ -153,8 +153,8 @@ def test_an_interrupted_change_wakes_who_waits() -> None:
     other = MemoryChannel()
     reader = Thread(other.pull)
     for each, waiting in (
-        (channel, lambda: len(channel._core._requests) == 3),
-        (other, lambda: other._core._readers),
+        (channel, lambda: len(channel._queue._requests) == 3),
+        (other, lambda: other._queue._readers),
     ):
         while not waiting():
             time.sleep(0.001)
@@ -163,7 +163,7 @@ def test_an_interrupted_change_wakes_who_waits() -> None:
             raise Interrupt
 
         with pytest.raises(Interrupt):
-            each._core._atomic(interrupted)
+            each._queue._atomic(interrupted)
     for thread in (*blocked, reader):
         with pytest.raises(Interrupt):
             thread.result()
@@ -305,7 +305,7 @@ def test_an_interrupt_of_what_follows_an_interrupt_leaves_a_channel_that_is_whol
         channel = MemoryChannel(100, keep_alive=0)
         channels.append(channel)
         channel.push(rows(5))
-        setattr(channel._core, second, cut)
+        setattr(channel._queue, second, cut)
         tracer, old = _At(work.__code__, place), sys.gettrace()
         sys.settrace(tracer)
         try:
@@ -314,9 +314,9 @@ def test_an_interrupt_of_what_follows_an_interrupt_leaves_a_channel_that_is_whol
             pass
         finally:
             sys.settrace(old)
-        delattr(channel._core, second)
-        assert channel._core._lock.acquire(blocking=False), place
-        channel._core._lock.release()
+        delattr(channel._queue, second)
+        assert channel._queue._lock.acquire(blocking=False), place
+        channel._queue._lock.release()
         if channel.ended:
             failed += 1
             with pytest.raises((Interrupt, ChannelError)):

@@ -123,7 +123,7 @@ def test_a_consumer_that_times_out_hands_on_what_it_was_woken_for(clock: Virtual
     channel = MemoryChannel(clock=clock)
     first = blocked(clock, lambda: channel.pull(timeout=1.0))
     second = blocked(clock, channel.pull)
-    with channel._core._lock:
+    with channel._queue._lock:
         # The time is up, but the consumer cannot leave before the batch comes.
         clock.advance(1.0)
         producer = Thread(lambda: channel.push(rows(1)))

@@ -1,4 +1,4 @@
-"""The operations on a channel: produce, consume, commit, change, inspect."""
+"""The queue of a channel, as its threads use it: produce, consume, commit, change, inspect."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,11 +25,11 @@ from spark_channel.errors import (
     TransactionFullError,
 )
 
-__all__ = ["ChannelCore"]
+__all__ = ["BoundedQueue"]
 
 
-class ChannelCore(ChannelMonitor):
-    """The operations that threads run on a channel; for `MemoryChannel` and transactions."""
+class BoundedQueue(ChannelMonitor):
+    """The queue behind `MemoryChannel` and its transactions."""
 
     def __init__(
         self,
