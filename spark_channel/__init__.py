@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from spark_channel.api import replicate, run, transfer, verify
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
-    from spark_channel.spark.other_side import ship
     from spark_channel.spark.session import last_report, register
+    from spark_channel.spark.shipping import ship
     from spark_channel.spark.source import ChannelDataSource, explain
     from spark_channel.spark.throttle import throttle
     from spark_channel.verification.report import VerifyReport
@@ -27,7 +27,7 @@ else:
             "api": ["replicate", "run", "transfer", "verify"],
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
-            "spark.other_side": ["ship"],
+            "spark.shipping": ["ship"],
             "spark.session": ["last_report", "register"],
             "spark.source": ["ChannelDataSource", "explain"],
             "spark.throttle": ["throttle"],

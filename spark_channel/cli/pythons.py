@@ -15,7 +15,7 @@ __all__ = ["check_pythons"]
 def check_pythons(master: str | None, conf: Sequence[str], *, as_json: bool) -> bool:
     """Print a line per host and version of what Spark's tasks have; True when each has this process's version."""
     from spark_channel.spark.engine import SparkEngine, open_session
-    from spark_channel.spark.other_side import pythons_of_tasks
+    from spark_channel.spark.shipping import pythons_of_tasks
 
     with open_session(master, parse_conf(conf), "spark-channel check") as spark:
         task_pythons = pythons_of_tasks(spark, SparkEngine(spark).parallelism())

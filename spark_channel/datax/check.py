@@ -10,7 +10,7 @@ from spark_channel.datax.commit import CommitSetting
 from spark_channel.datax.document import Content, JobFile
 from spark_channel.datax.json_text import parse_text, read_job_text
 from spark_channel.datax.load import loaded_of, plugin_contexts, settings_of
-from spark_channel.datax.loaded import LoadedJob
+from spark_channel.datax.loaded_job import LoadedJob
 from spark_channel.datax.plugins import UnknownPluginError, find_plugin
 from spark_channel.datax.sections import parse_section
 from spark_channel.datax.transformers import job_transformers

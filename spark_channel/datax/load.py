@@ -12,7 +12,7 @@ from spark_channel.datax.commit import CommitSetting, transaction_of_job
 from spark_channel.datax.document import Content, JobFile, Plugin
 from spark_channel.datax.end_settings import dirty_limit, with_end
 from spark_channel.datax.json_text import parse_text, read_job_text
-from spark_channel.datax.loaded import LoadedJob
+from spark_channel.datax.loaded_job import LoadedJob
 from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext, at
 from spark_channel.datax.plugins import find_plugin
 from spark_channel.datax.plugins.compatibility import with_local_times

@@ -33,8 +33,8 @@ from spark_channel.replication.deletes import (
     kept_key,
     with_columns,
 )
+from spark_channel.replication.delivery_rows import GatheredRows
 from spark_channel.replication.drift import decide
-from spark_channel.replication.gathered import GatheredRows
 from spark_channel.replication.publish import ChangePublisher, why_filled
 from spark_channel.replication.reasons import park
 from spark_channel.replication.renames import (

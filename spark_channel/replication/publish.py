@@ -33,8 +33,8 @@ from spark_channel.replication.deletes import (
     net_changes,
     with_deletes,
 )
+from spark_channel.replication.delivery_rows import ChangeRows
 from spark_channel.replication.drift import AddNulls, Decision, LoadColumns, decide
-from spark_channel.replication.gathered import ChangeRows
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import (
     ColumnChanges,

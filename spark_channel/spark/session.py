@@ -24,7 +24,7 @@ from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.plain_text import log_of
 from spark_channel.requirements import check_versions
 from spark_channel.signals import TERMINATED, wake_on_signals
-from spark_channel.spark.other_side import check_server, ship_archive
+from spark_channel.spark.shipping import check_server, ship_archive
 from spark_channel.spark.source import ChannelDataSource
 from spark_channel.working_directory import WorkingDirectory
 

@@ -65,7 +65,7 @@ class Session:
 
 @pytest.fixture(autouse=True)
 def no_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions of this file have no server; `test_other_side` asks real ones."""
+    """Sessions of this file have no server; `test_shipping` asks real ones."""
     monkeypatch.setattr(session_module, "check_server", lambda _: None)
 
 

@@ -50,7 +50,7 @@ from spark_channel.connectors.delta.table import (
 )
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.filesystem import LOG, Location
-from spark_channel.connectors.files.foreign import check_may_write
+from spark_channel.connectors.files.foreign_files import check_may_write
 from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.partition_columns import partition_value
 from spark_channel.connectors.files.store import UNFINISHED, ObjectStore, Store, store_of

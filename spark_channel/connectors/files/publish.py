@@ -24,7 +24,7 @@ from spark_channel.connectors.files import claims
 from spark_channel.connectors.files.claims import AddedFiles, MergedFile
 from spark_channel.connectors.files.file_names import ALL_FILES, OwnedFileNames
 from spark_channel.connectors.files.filesystem import LOG, read_file, replaced_path
-from spark_channel.connectors.files.foreign import format_by_name
+from spark_channel.connectors.files.foreign_files import format_by_name
 from spark_channel.connectors.files.job_folders import JobFolder, dead_runs, staging_folders
 from spark_channel.connectors.files.kept_claims import forgotten
 from spark_channel.connectors.files.log import Entry, Log, newest_entry

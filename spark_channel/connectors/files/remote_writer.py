@@ -25,7 +25,7 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.files.file_errors import writing
 from spark_channel.connectors.files.file_names import new_attempt
 from spark_channel.connectors.files.filesystem import Location
-from spark_channel.connectors.files.foreign import counted, foreign, head_of, refuse_strange
+from spark_channel.connectors.files.foreign_files import counted, foreign, head_of, refuse_strange
 from spark_channel.connectors.files.formats.base import Encoder, Format
 from spark_channel.connectors.files.options import FileWriteOptions
 from spark_channel.connectors.remote import Address, Remote, connect

@@ -33,7 +33,7 @@ from spark_channel.connectors.files.credentials import StorageCredentials
 from spark_channel.connectors.files.file_errors import reading, writing
 from spark_channel.connectors.files.file_names import OwnedFileNames, new_attempt, run_name
 from spark_channel.connectors.files.filesystem import LOG, Location, locate, read_file, reopen
-from spark_channel.connectors.files.foreign import (
+from spark_channel.connectors.files.foreign_files import (
     check_directory,
     check_may_write,
     counted,

@@ -18,7 +18,7 @@ from spark_channel.connectors.iceberg.columns import arrow_columns, planned
 from spark_channel.connectors.iceberg.data_files import store_at
 from spark_channel.connectors.iceberg.guard import value_ranges
 from spark_channel.connectors.iceberg.options import TableOptions
-from spark_channel.connectors.iceberg.outside import check_inside
+from spark_channel.connectors.iceberg.outside_files import check_inside
 from spark_channel.connectors.iceberg.versions import gathered, without_versions
 from spark_channel.connectors.lake.columns import check_partition_column
 from spark_channel.connectors.lake.table import (

@@ -16,7 +16,7 @@ from spark_channel.connectors.iceberg.columns import arrow_columns, without_ids
 from spark_channel.connectors.iceberg.data_files import data_file_of, data_file_rows, plain_file
 from spark_channel.connectors.iceberg.lake_table import check_files, planned_files
 from spark_channel.connectors.iceberg.options import IcebergReadOptions
-from spark_channel.connectors.iceberg.outside import check_inside
+from spark_channel.connectors.iceberg.outside_files import check_inside
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 

@@ -8,7 +8,7 @@ from pyarrow.fs import LocalFileSystem
 from spark_channel.api import transfer
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.files.filesystem import Location, locate
-from spark_channel.connectors.files.foreign import refuse_shared_directory
+from spark_channel.connectors.files.foreign_files import refuse_shared_directory
 from spark_channel.errors import TargetError
 from tests.connectors.files.helpers import numbers, prepare, visible, write, writer_of
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_channel.errors import ChannelError, SchemaError
 from spark_channel.replication import gathered
-from spark_channel.replication.gathered import GatheredRows
+from spark_channel.replication.delivery_rows import GatheredRows
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 
