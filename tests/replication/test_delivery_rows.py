@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.errors import ChannelError, SchemaError
-from spark_channel.replication import gathered
+from spark_channel.replication import delivery_rows
 from spark_channel.replication.delivery_rows import GatheredRows
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
@@ -29,8 +29,8 @@ def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     """The temporary files that were made; none where all rows fit into memory."""
     made: list[IO[bytes]] = []
     if request.param == "file":
-        monkeypatch.setattr(gathered, "_IN_MEMORY", 1_000)
-        monkeypatch.setattr(gathered, "_PIECE_ROWS", 64)
+        monkeypatch.setattr(delivery_rows, "_IN_MEMORY", 1_000)
+        monkeypatch.setattr(delivery_rows, "_PIECE_ROWS", 64)
     opened = tempfile.TemporaryFile
 
     def noted(**given: Any) -> IO[bytes]:
@@ -81,7 +81,7 @@ def test_what_is_before_the_last_truncate_is_left_out(files: list[IO[bytes]]) ->
 
 
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered, "_IN_MEMORY", 1_000)
+    monkeypatch.setattr(delivery_rows, "_IN_MEMORY", 1_000)
     full = Path("/dev/full").open("r+b")  # noqa: SIM115 - what is held closes it
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
     held = GatheredRows()
