@@ -3,9 +3,10 @@
 import re
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
@@ -258,8 +259,7 @@ class _Stages:
     def make(
         self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        if plan.commit == "job":
-            _check_undone(self._adbc, session, plan)
+        _check_undone(self._adbc, session, plan)
         return plan  # each attempt makes its own table
 
     def names(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
@@ -281,12 +281,6 @@ class _Stages:
                 _log.warning(
                     "staging table %s is in use, and stays for the next job to remove", name
                 )
-
-    def check(
-        self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
-    ) -> list[tuple[str, int]]:
-        schema = plan.target.schema
-        return staged_tables(session, receipts, lambda name: self._adbc.dialect.place(schema, name))
 
 
 class _Publisher(TablePublisher[AdbcSession]):
@@ -336,7 +330,16 @@ class _Publisher(TablePublisher[AdbcSession]):
         elif empty:
             session.execute(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
 
-    def publish(self, session: AdbcSession, plan: SqlPlan, staged: list[tuple[str, int]]) -> bool:
+    def publish(
+        self,
+        session: AdbcSession,
+        plan: SqlPlan,
+        receipts: Sequence[Receipt],
+        pre_sql: Callable[[], None],
+    ) -> bool:
+        in_schema = partial(self._adbc.dialect.place, plan.target.schema)
+        staged = staged_tables(session, receipts, in_schema)
+        pre_sql()
         self._ready(session, plan, empty=plan.overwrite)
         target = plan.target
         if not target.key:

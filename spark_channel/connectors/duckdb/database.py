@@ -36,7 +36,7 @@ from spark_channel.connectors.sql.write.file_database import FileDatabase, FileD
 from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.refused_value import refused_value
-from spark_channel.connectors.sql.write.sessions import Traits, Verdict
+from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
@@ -265,16 +265,9 @@ class _Definitions(FileDefinitions[DuckdbSession]):
         assert isinstance(table, DuckdbTable)
         return read_definition(session, table)
 
-    def numbers(
-        self, session: DuckdbSession | None, table: Table, context: WriteContext
-    ) -> tuple[str, ...]:
-        if session is None or table.is_view:
-            return ()
-        source = None if context.definition is None else context.definition()
-        return counted_on(self.read(session, table), source)
-
-    def count_on(self, session: DuckdbSession, plan: SqlPlan) -> None:
-        for statement in plan.numbers:
+    def complete(self, session: DuckdbSession, plan: SqlPlan, tell: Tell) -> None:
+        super().complete(session, plan, tell)
+        for statement in counted_on(plan.place, plan.numbers):
             went, gap = session.rows(statement)[0]
             if gap and went < gap:
                 _log.warning(

@@ -6,7 +6,7 @@ keys, which it cannot add to a table that is there. They are tried in an empty d
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
+from spark_channel.connectors.sql.write.plan import NumberedColumn, WriteTarget
 from spark_channel.errors import SchemaError, TargetError
 
 __all__ = ["comments_of", "counted_on", "read_definition", "same_sequence", "tried"]
@@ -331,21 +332,14 @@ def _ahead(
     return " ".join(statement.split())
 
 
-def counted_on(table: TableDefinition, source: TableDefinition | None) -> tuple[str, ...]:
+def counted_on(place: WriteTarget, columns: Sequence[NumberedColumn]) -> list[str]:
     """Statements after which the sequences of a table that is there are behind its rows, and behind its source's."""
-    table_sql, statements = DuckdbWriteDialect().place(table.schema, table.name), []
-    for column in table.columns:
-        sequence = column.sequence
-        if sequence is None:
-            continue
-        theirs = None if source is None else source.column(column.name)
-        following = None if theirs is None or theirs.sequence is None else theirs.sequence.following
-        statements.append(
-            _ahead(
-                table.schema, sequence.name, sequence.increment, column.name, table_sql, following
-            )
-        )
-    return tuple(statements)
+    schema, table_sql = place.schema, DuckdbWriteDialect().place(place.schema, place.name)
+    statements = []
+    for column in columns:
+        name, increment = column.sequence.name, column.sequence.increment
+        statements.append(_ahead(schema, name, increment, column.name, table_sql, column.following))
+    return statements
 
 
 def same_sequence(session: Session, schema: str, name: str, sequence: SequenceDefinition) -> bool:

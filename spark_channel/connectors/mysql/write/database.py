@@ -1,9 +1,10 @@
 """Writes a table of a MySQL server: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, cast
 
 import pyarrow as pa
@@ -276,8 +277,6 @@ class _Stages:
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         """Each attempt makes its own table, so that a right which lacks would end each of them."""
-        if plan.commit == "task":
-            return plan
         said = lacking_to_stage(self._mysql.dialect, session, place)
         if said:
             ways = "" if context.stream is not None else f". {STAGING_WAYS}"
@@ -292,11 +291,6 @@ class _Stages:
             _log.warning(
                 "staging %s stays until a later job removes it: a transaction still uses it", table
             )
-
-    def check(
-        self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
-    ) -> list[tuple[str, int]]:
-        return staged_tables(session, receipts, lambda name: table_in(plan.place.staging, name))
 
 
 class _Publisher(TablePublisher[MysqlWriteSession]):
@@ -323,8 +317,14 @@ class _Publisher(TablePublisher[MysqlWriteSession]):
                     session.execute(statement)
 
     def publish(
-        self, session: MysqlWriteSession, plan: SqlPlan, staged: list[tuple[str, int]]
+        self,
+        session: MysqlWriteSession,
+        plan: SqlPlan,
+        receipts: Sequence[Receipt],
+        pre_sql: Callable[[], None],
     ) -> bool:
+        staged = staged_tables(session, receipts, partial(table_in, plan.place.staging))
+        pre_sql()
         self.ready(session, plan, empty=plan.overwrite)
         # Which has locked the rows that it deleted.
         paced = self._mysql.options.is_limited and not plan.overwrite

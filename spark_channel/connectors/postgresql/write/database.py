@@ -1,6 +1,6 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
@@ -41,7 +41,6 @@ from spark_channel.connectors.postgresql.write.merge import keys_sql
 from spark_channel.connectors.postgresql.write.new_table import (
     count,
     count_on,
-    counted_on,
     counts_of,
     keyed,
     tried,
@@ -302,22 +301,10 @@ class _Definitions(TableDefinitions[PgWriteSession]):
             return new
         return typed(session, place.schema, new, definition, self._pg.options)
 
-    def complete(self, session: PgWriteSession, target: TargetTable, tell: Tell) -> None:
-        super().complete(session, target, tell)
-        count(session, counts_of(target.steps, target.sql))
-
-    def numbers(
-        self, session: PgWriteSession | None, table: Table, context: WriteContext
-    ) -> tuple[str, ...]:
-        if session is None or table.is_view:
-            return ()
-        own = self.read(session, table)
-        if not any(column.sequence for column in own.columns):
-            return ()
-        return counted_on(own, None if context.definition is None else context.definition())
-
-    def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
-        count_on(session, plan.numbers, plan.place.label)
+    def complete(self, session: PgWriteSession, plan: SqlPlan, tell: Tell) -> None:
+        super().complete(session, plan, tell)
+        count(session, counts_of(plan.target.steps, plan.target.sql))
+        count_on(session, plan.place, plan.numbers)
 
     @contextmanager
     def altering(self, session: PgWriteSession, alone: WriteTarget | None = None) -> Iterator[None]:
@@ -343,8 +330,6 @@ class _Stages:
         In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
         """
         own = _own(plan)
-        if plan.commit == "task":
-            return own
         if _kept(self._pg.options, place, plan) is not None or own.stages_apart:
             create_stage(session, own.target, place.staging, own.staging)
             return own
@@ -370,12 +355,6 @@ class _Stages:
                 _log.warning(
                     "staging table %s is in use, and stays for the next job to remove", name
                 )
-
-    def check(
-        self, session: PgWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
-    ) -> Sequence[Receipt]:
-        check_staged(session, _own(plan), self._pg.options, receipts)
-        return receipts
 
 
 class _Publisher(TablePublisher[PgWriteSession]):
@@ -426,8 +405,16 @@ class _Publisher(TablePublisher[PgWriteSession]):
             )
         return replace(own, target=replace(own.target, create=None))
 
-    def publish(self, session: PgWriteSession, plan: SqlPlan, staged: Sequence[Receipt]) -> bool:
-        return publish_stage(session, _own(plan), self._pg.options, staged)
+    def publish(
+        self,
+        session: PgWriteSession,
+        plan: SqlPlan,
+        receipts: Sequence[Receipt],
+        pre_sql: Callable[[], None],
+    ) -> bool:
+        check_staged(session, _own(plan), self._pg.options, receipts)
+        pre_sql()
+        return publish_stage(session, _own(plan), self._pg.options, receipts)
 
 
 def _own(plan: SqlPlan) -> PostgresPlan:

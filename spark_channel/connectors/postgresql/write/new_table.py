@@ -26,6 +26,7 @@ from spark_channel.connectors.postgresql.session import PgWriteSession, literal_
 from spark_channel.connectors.postgresql.write.dialect import DIALECT, create_statement
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
 from spark_channel.connectors.sql.definition import NewTable
+from spark_channel.connectors.sql.write.plan import NumberedColumn, WriteTarget
 from spark_channel.errors import SchemaError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -33,7 +34,6 @@ __all__ = [
     "NumbersStep",
     "count",
     "count_on",
-    "counted_on",
     "counts_of",
     "keyed",
     "refusal",
@@ -283,34 +283,31 @@ def _other_names() -> NameOf:
     return lambda _name: f"spark_channel_trial_{mark}_{next(numbers)}"
 
 
-def counted_on(table: TableDefinition, source: TableDefinition | None) -> tuple[str, ...]:
-    """Statements after which the sequences of a table that is there are behind its rows, and behind its source's."""
-    table_sql, statements = DIALECT.place(table.schema, table.name), []
-    for column in table.columns:
-        own_sequence = column.sequence
-        if own_sequence is None:
-            continue
-        function, following = "greatest" if own_sequence.increment > 0 else "least", _OWN
-        theirs = None if source is None else source.column(column.name)
-        if theirs is not None and theirs.sequence is not None:
-            following = f"{function}({_OWN}, {theirs.sequence.following})"
+def count_on(
+    session: PgWriteSession, place: WriteTarget, columns: Sequence[NumberedColumn]
+) -> None:
+    """Let the sequences of a table that is there go on behind its rows, and behind its source's, in a transaction.
+
+    A refusal does not fail it.
+    """
+    if not columns:
+        return
+    table_sql, statements = DIALECT.place(place.schema, place.name), []
+    for column in columns:
+        increment, following = column.sequence.increment, _OWN
+        if column.following is not None:
+            function = "greatest" if increment > 0 else "least"
+            following = f"{function}({_OWN}, {column.following})"
         sequence = _sequence_of(table_sql, column.name)
-        statements.append(
-            _count(table_sql, column.name, sequence, own_sequence.increment, following)
-        )
-    return tuple(statements)
-
-
-def count_on(session: PgWriteSession, numbers: Sequence[str], label: str) -> None:
-    """Run what `counted_on` returned of table `label`, in a transaction; one that is refused does not fail it."""
+        statements.append(_count(table_sql, column.name, sequence, increment, following))
     rows: list[tuple[Any, ...]] = []
-    reason = refusal(session, numbers, rows)
+    reason = refusal(session, statements, rows)
     if reason:
         _log.warning(
             "table %s may give numbers that its rows have: %s. As the owner of its sequences, run %s",
-            label,
+            place.label,
             reason,
-            "; ".join(numbers),
+            "; ".join(statements),
         )
     _say_past(rows)
 

@@ -24,7 +24,7 @@ from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.write.group_claims import SeenClaim
-from spark_channel.connectors.sql.write.plan import WriteTarget
+from spark_channel.connectors.sql.write.plan import NumberedColumn, WriteTarget
 from spark_channel.connectors.sql.write.target_columns import NO_TYPES
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from spark_channel.planning import Split
@@ -64,7 +64,7 @@ class SmallPlan:
     create: str
     there: PgTable | None
     new: NewTable | None = None
-    numbers: tuple[str, ...] = ()
+    numbers: tuple[NumberedColumn, ...] = ()
     rows: Sequence[CopyRows] = ()
     seen: SeenClaim = (0, "", None)
 

@@ -35,7 +35,6 @@ from spark_channel.connectors.postgresql.write.dialect import (
 from spark_channel.connectors.postgresql.write.new_table import (
     count,
     count_on,
-    counted_on,
     counts_of,
     untried,
 )
@@ -56,7 +55,7 @@ from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.write.checks import check_planned
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.group_claims import GroupClaims
-from spark_channel.connectors.sql.write.plan import WriteTarget
+from spark_channel.connectors.sql.write.plan import WriteTarget, numbered_columns
 from spark_channel.connectors.sql.write.publish_many import publish_many
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,
@@ -178,7 +177,7 @@ class PostgresTogether(Together):
         if own_definition is not None:
             if any(column.generated is not None for column in own_definition.columns):
                 raise SchemaError(f"{plan.place.label} has generated columns, and is written alone")
-            return replace(plan, numbers=counted_on(own_definition, source))
+            return replace(plan, numbers=numbered_columns(own_definition, source))
         new = untried(
             plan.place.schema,
             source.with_keys_to_itself(),
@@ -275,8 +274,7 @@ class PostgresTogether(Together):
                     [sql for plan in plans for sql in counts_of(plan.new.steps, plan.target.sql)],
                 )
         for table in tables:
-            if table.plan.numbers:
-                count_on(session, table.plan.numbers, table.plan.place.label)
+            count_on(session, table.plan.place, table.plan.numbers)
 
     def _emptied(self, table: SmallTable) -> str:
         """The statement after which the table is there without rows."""

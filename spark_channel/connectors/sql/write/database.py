@@ -4,10 +4,10 @@ One object for each write, on the driver and in each task. It calls nothing of i
 one, of which a connector replaces what its database does in another way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.sql.options import FileWriteOptions, LedgerOptions
@@ -29,7 +29,7 @@ class Stages(Protocol[_S_contra]):
     def make(
         self, session: _S_contra, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        """What tasks need before they stage, by the plan's `commit`. Safe twice. See `Traits.stages_with_claim`.
+        """`commit=job`: what tasks need before they stage. Safe twice. See `Traits.stages_with_claim`.
 
         Not called where the one task stages nothing.
         """
@@ -41,14 +41,6 @@ class Stages(Protocol[_S_contra]):
 
     def drop(self, session: _S_contra, place: WriteTarget, names: Sequence[str]) -> None:
         """Drop some of `names`, each in a separate transaction. Safe twice, and while tasks still write."""
-        ...
-
-    def check(self, session: _S_contra, plan: SqlPlan, receipts: Sequence[Receipt]) -> Any:
-        """`commit=job`, first in the transaction that publishes: what `Publisher.publish` brings in.
-
-        Raises:
-            CommitError: it is not exactly what `receipts` promise.
-        """
         ...
 
 
@@ -70,14 +62,26 @@ class Publisher(Protocol[_S_contra]):
         *,
         first: bool,
     ) -> tuple[SqlPlan, bool]:
-        """`commit=task`: with `first` create or empty the table; else hold it to be there.
+        """`commit=task`: with `first` create or empty the table; else hold it to be there. And what its tasks need.
 
         Whether this made the table, which `Definition.complete` then completes.
         """
         ...
 
-    def publish(self, session: _S_contra, plan: SqlPlan, staged: Any) -> bool:
-        """`commit=job`: the table made or emptied, and what `Stages.check` returned brought in. Whether it was made."""
+    def publish(
+        self,
+        session: _S_contra,
+        plan: SqlPlan,
+        receipts: Sequence[Receipt],
+        pre_sql: Callable[[], None],
+    ) -> bool:
+        """`commit=job`: count the staged rows, then `pre_sql`; then make or empty the table, and bring them in.
+
+        Whether it made the table, which `Definition.complete` then completes.
+
+        Raises:
+            CommitError: the staged rows are not exactly what `receipts` promise. `pre_sql` has not run then.
+        """
         ...
 
 

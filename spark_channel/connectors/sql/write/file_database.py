@@ -253,34 +253,27 @@ class FileStages(Generic[S]):
         for name in names:
             Staging.beside(self._files.path, name).remove()
 
-    def check(
-        self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]
-    ) -> tuple[list[Path], int]:
-        """The files that `receipts` name, in the order of their tasks, and how many rows are promised.
-
-        Raises:
-            CommitError: one no longer exists.
-        """
-        files, staging = [], Path(file_plan(plan).staging)
-        for receipt in sorted(receipts, key=lambda receipt: receipt.task):
-            name = receipt.details.get("file")
-            if name is not None:
-                files.append(staging / name)
-                if not files[-1].is_file():
-                    raise CommitError(
-                        f"the staged file {files[-1]} of task {receipt.task} no longer exists: "
-                        "nothing was published; run the job again"
-                    )
-        return files, sum(receipt.rows for receipt in receipts)
-
 
 class FilePublisher(TablePublisher[S]):
     def __init__(self, database: FileDatabase[S]) -> None:
         super().__init__(database)
         self._files = database
 
-    def publish(self, session: S, plan: SqlPlan, staged: tuple[list[Path], int]) -> bool:
-        files, promised = staged
+    def make_ready(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> tuple[SqlPlan, bool]:
+        plan, is_made = super().make_ready(session, plan, place, context, first=first)
+        return self._files.stages.make(session, plan, place, context), is_made
+
+    def publish(
+        self,
+        session: S,
+        plan: SqlPlan,
+        receipts: Sequence[Receipt],
+        pre_sql: Callable[[], None],
+    ) -> bool:
+        files, promised = _staged_files(plan, receipts), sum(receipt.rows for receipt in receipts)
+        pre_sql()
         is_made = self.ready(session, plan, empty=plan.overwrite)
         pa.default_memory_pool().release_unused()  # Arrow keeps what the tasks' batches took
         inserted = self._files.insert_files(session, plan, files)
@@ -290,6 +283,25 @@ class FilePublisher(TablePublisher[S]):
                 "nothing was published; run the job again"
             )
         return is_made
+
+
+def _staged_files(plan: SqlPlan, receipts: Sequence[Receipt]) -> list[Path]:
+    """The files that `receipts` name, in the order of their tasks.
+
+    Raises:
+        CommitError: one no longer exists.
+    """
+    files, staging = [], Path(file_plan(plan).staging)
+    for receipt in sorted(receipts, key=lambda receipt: receipt.task):
+        name = receipt.details.get("file")
+        if name is not None:
+            files.append(staging / name)
+            if not files[-1].is_file():
+                raise CommitError(
+                    f"the staged file {files[-1]} of task {receipt.task} no longer exists: "
+                    "nothing was published; run the job again"
+                )
+    return files
 
 
 def _remove_if_dead(path: Path, name: str) -> None:

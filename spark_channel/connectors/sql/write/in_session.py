@@ -10,7 +10,7 @@ from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.no_claims import NoClaims
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions
+from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions, no_news
 from spark_channel.errors import ChannelError, SupersededError, TargetError
 from spark_channel.retry import Retry
 
@@ -129,7 +129,7 @@ def note_published(
 ) -> None:
     """The rows are in the transaction, and `begin_publish` holds the claim: publish them with its COMMIT."""
     if plan.numbers:
-        database.definition.count_on(session, plan)
+        database.definition.complete(session, plan, no_news)
     rows = sum(receipt.rows for receipt in receipts)
     nbytes = sum(receipt.nbytes for receipt in receipts)
     claims.publish(plan.claim, rows=rows, nbytes=nbytes)

@@ -7,6 +7,7 @@ the table. Either transaction holds the run's claim, so that a run that was over
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 import pyarrow as pa
@@ -56,6 +57,7 @@ from spark_channel.connectors.sql.write.sessions import Tell, Verdict, no_news
 from spark_channel.connectors.sql.write.source_definition import (
     TableRemarks,
     leave_builds,
+    numbers_of,
     with_definition,
 )
 from spark_channel.connectors.sql.write.sweep import sweep
@@ -374,8 +376,7 @@ class SqlWriter(Writer, Generic[S]):
                         session, replace(plan, held=held_claim), place, context, first=first
                     )
                     if is_made:
-                        database.definition.complete(session, plan.target, no_news)
-                    plan = database.stages.make(session, plan, place, context)
+                        database.definition.complete(session, plan, no_news)
             overtaken = None  # from here on what it staged is removed
             # Last: this run's claim is there, so that a sweep beside this one keeps its staging.
             sweep(database, session, plan, claims)
@@ -553,11 +554,11 @@ class SqlWriter(Writer, Generic[S]):
                     plan.overwrite
                 ):  # fences off the tasks of jobs with commit=task before their rows are deleted
                     claims.overwrite(plan.claim)
-                # Counted under the claim's lock, which a task that stages has to share: none is added afterwards.
-                staged = database.stages.check(session, plan, receipts)
-                run_script(database, session, self.options.pre_sql, "preSql")
-                if database.publisher.publish(session, plan, staged):
-                    database.definition.complete(session, plan.target, tell)
+                # Counted under the claim's lock, which a task that stages has to share: none is added afterwards. And
+                # before preSql, which may commit: it does not empty a table for rows that are gone.
+                pre_sql = partial(run_script, database, session, self.options.pre_sql, "preSql")
+                if database.publisher.publish(session, plan, receipts, pre_sql):
+                    database.definition.complete(session, plan, tell)
             else:
                 claims.check_committed(plan.claim, receipts)
             note_published(database, session, plan, claims, receipts)
@@ -759,16 +760,14 @@ class SqlWriter(Writer, Generic[S]):
 
         def work(session: S) -> None:
             place = database.locate(session)
-            context = WriteContext("numbers", definition=source)
-            numbers = (
-                ()
-                if place.table is None
-                else database.definition.numbers(session, place.table, context)
-            )
+            if place.table is None or place.table.is_view or not database.traits.has_numbers:
+                return
+            table = database.definition.read(session, place.table)
+            numbers = () if table is None else numbers_of(database, table, source)
             if numbers:
-                plan = SqlPlan(context.job, pa.schema([]), "job", numbers=numbers, place=place)
+                plan = SqlPlan("numbers", pa.schema([]), "job", numbers=numbers, place=place)
                 with in_transaction(database, session):
-                    database.definition.count_on(session, plan)
+                    database.definition.complete(session, plan, no_news)
 
         self.run(TargetError, "continue numbers", work)
 

@@ -7,11 +7,21 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.claims import HeldClaim
 from spark_channel.connectors.base.contract import WritePlan
+from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
 from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.claim_tables import STAGE, Ledger, stage_prefix
 
-__all__ = ["NOT_TAKEN", "STAGING_WAYS", "WAYS", "SqlPlan", "WriteTarget", "own_plan"]
+__all__ = [
+    "NOT_TAKEN",
+    "STAGING_WAYS",
+    "WAYS",
+    "NumberedColumn",
+    "SqlPlan",
+    "WriteTarget",
+    "numbered_columns",
+    "own_plan",
+]
 
 NOT_TAKEN = 0
 """The epoch of a claim that is taken when the database, a file, is made."""
@@ -62,6 +72,29 @@ class WriteTarget:
         return self.label.translate(_FOLDED) if self.folds else self.label
 
 
+@dataclass(frozen=True, slots=True)
+class NumberedColumn:
+    """A column that `sequence` numbers. `following`: the next number of the source's column; None = it has none."""
+
+    name: str
+    sequence: SequenceDefinition
+    following: int | None = None
+
+
+def numbered_columns(
+    table: TableDefinition, source: TableDefinition | None
+) -> tuple[NumberedColumn, ...]:
+    """Those of a table, with the next numbers of its source."""
+    columns = []
+    for column in table.columns:
+        if column.sequence is not None:
+            theirs = None if source is None else source.column(column.name)
+            sequence = None if theirs is None else theirs.sequence
+            following = None if sequence is None else sequence.following
+            columns.append(NumberedColumn(column.name, column.sequence, following))
+    return tuple(columns)
+
+
 @dataclass(frozen=True)
 class SqlPlan(WritePlan):
     """Databases subclass it with their own fields. `target` is the table as the plan expects it."""
@@ -73,8 +106,8 @@ class SqlPlan(WritePlan):
     """What the table gets that the write makes, where it is asked to take its source's definition."""
     computed: tuple[str, ...] = ()
     """Columns that the table, which is there, computes as the rows' source does: they are not written."""
-    numbers: tuple[str, ...] = ()
-    """Statements after which the table, which is there, numbers rows behind the greatest number that it has."""
+    numbers: tuple[NumberedColumn, ...] = ()
+    """Of the table, which is there: they are to count on behind its rows."""
 
     @property
     def stage(self) -> str:

@@ -8,10 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.sql.catalog import Table, TargetTable
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -76,7 +75,7 @@ class Traits:
     overwrite_drops: bool = True
     """An overwrite without `truncate` makes the table again."""
     has_numbers: bool = False
-    """`Definition.numbers` returns statements for some tables."""
+    """Sequences number rows, which do not count on by themselves behind rows that bring their numbers."""
     inherits: bool = False
     """Other tables may inherit from one, see `Table.is_inherited`."""
     look_up: Callable[[Any, Sequence[str]], None] | None = None
@@ -110,20 +109,10 @@ class Definition(Protocol[_S_contra]):
         """
         ...
 
-    def complete(self, session: _S_contra, target: TargetTable, tell: Tell) -> None:
-        """Give the table that was made the parts of its definition that follow its rows."""
-        ...
-
-    def numbers(
-        self, session: _S_contra | None, table: Table, context: WriteContext
-    ) -> tuple[str, ...]:
-        """Statements that let identity and serial columns of the table count on behind its rows, and its source's
-        numbers; () = the database does so by itself. See `Traits.has_numbers`.
+    def complete(self, session: _S_contra, plan: SqlPlan, tell: Tell) -> None:
+        """What follows the rows, in their transaction: the other parts of the definition of a table that was made, or
+        the plan's `numbers` of one that was there. A number that is refused does not fail the transaction.
         """
-        ...
-
-    def count_on(self, session: _S_contra, plan: SqlPlan) -> None:
-        """Run the plan's `numbers` in the transaction that publishes; one that is refused does not fail it."""
         ...
 
     def altering(

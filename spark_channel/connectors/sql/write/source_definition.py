@@ -6,15 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_channel.connectors.base.contract import WriteContext
-from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.sql.catalog import TABLE, Table
 from spark_channel.connectors.sql.definition import parts_of_both, with_safe_key
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.database import WriteDatabase
-from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.plan import (
+    NumberedColumn,
+    SqlPlan,
+    WriteTarget,
+    numbered_columns,
+)
 from spark_channel.errors import OptionError
 
-__all__ = ["TableRemarks", "leave_builds", "with_definition"]
+__all__ = ["TableRemarks", "leave_builds", "numbers_of", "with_definition"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,7 @@ def with_definition(
     if place.table is not None and not is_dropped:
         if level != "full":
             return plan, TableRemarks()
-        computed = _computed(database, session, place.table, context)
-        numbers = database.definition.numbers(session, place.table, context)
-        return replace(plan, computed=computed, numbers=numbers), TableRemarks()
+        return _as_source(database, session, plan, place.table, context), TableRemarks()
     keys_only = level != "full"
     definition = None if context.definition is None else context.definition(keys_only=keys_only)
     if definition is None and level == "auto":
@@ -164,22 +167,43 @@ def leave_builds(database: WriteDatabase[S], plan: SqlPlan, place: WriteTarget) 
         ) from error
 
 
-def _computed(
-    database: WriteDatabase[S], session: S | None, table: Table, context: WriteContext
-) -> tuple[str, ...]:
-    """The generated columns of a table that an earlier write made as its source is: of the same expressions."""
-    names = [column.name for column in table.columns if column.generated]
-    source = None if context.definition is None or not names else context.definition()
-    if source is None or session is None or source.system != database.dialect.sql:
-        return ()
-    target = database.definition.read(session, table)
+def _as_source(
+    database: WriteDatabase[S],
+    session: S | None,
+    plan: SqlPlan,
+    table: Table,
+    context: WriteContext,
+) -> SqlPlan:
+    """The plan, with what a table that is there does as its source: the columns that it computes, and numbers."""
+    generated = [column.name for column in table.columns if column.generated]
+    source = None if context.definition is None or not generated else context.definition()
+    is_alike = source is not None and source.system == database.dialect.sql
+    if session is None or not (is_alike or database.traits.has_numbers):
+        return plan
+    target = None if table.is_view else database.definition.read(session, table)
     if target is None:
-        return ()
-    pairs = [(name, source.column(name), target.column(name)) for name in names]
-    return tuple(
+        return plan
+    pairs = [
+        (name, source.column(name), target.column(name))
+        for name in generated
+        if source is not None and is_alike
+    ]
+    computed = tuple(
         name
         for name, theirs, ours in pairs
         if theirs is not None
         and ours is not None
         and (theirs.declared, theirs.generated) == (ours.declared, ours.generated)
     )
+    return replace(
+        plan, computed=computed, numbers=numbers_of(database, target, context.definition)
+    )
+
+
+def numbers_of(
+    database: WriteDatabase[S], table: TableDefinition, source: Defines | None
+) -> tuple[NumberedColumn, ...]:
+    """The columns of a table that is there which are to count on behind its rows; `source` is asked only for those."""
+    if not (database.traits.has_numbers and any(column.sequence for column in table.columns)):
+        return ()
+    return numbered_columns(table, None if source is None else source())

@@ -170,9 +170,6 @@ class TableStages(Generic[S]):
         self._database, self._table = database, table
 
     def make(self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext) -> SqlPlan:
-        # With commit=task, keys are compared in it.
-        if plan.commit == "task" and (not plan.target.key or self._database.dialect.ddl_commits):
-            return plan
         self.ensure(session, plan)
         return plan
 
@@ -195,14 +192,6 @@ class TableStages(Generic[S]):
                 _log.warning(
                     "staging %s is gone, or stays until a later job removes it: %s", name, error
                 )
-
-    def check(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> int:
-        counts = self._table.counts(session, plan)
-        for receipt in receipts:
-            check_receipt(receipt, counts.pop(receipt.details["mark"], 0))
-        for mark in counts:
-            session.execute(self._table.forgets(plan, mark))
-        return sum(receipt.rows for receipt in receipts)
 
 
 def staged_tables(
@@ -255,14 +244,34 @@ class StagedPublisher(TablePublisher[S]):
     def around(self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool) -> Iterator[None]:
         if self._database.dialect.ddl_commits:
             if make_table(self._database, session, plan.target):
-                self._database.definition.complete(session, plan.target, tell)
+                self._database.definition.complete(session, plan, tell)
             if plan.target.key and not publishes:
                 self._stages.ensure(session, plan)
         yield
 
-    def publish(self, session: S, plan: SqlPlan, staged: int) -> bool:
+    def make_ready(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> tuple[SqlPlan, bool]:
+        plan, is_made = super().make_ready(session, plan, place, context, first=first)
+        if plan.target.key and not self._database.dialect.ddl_commits:
+            self._stages.ensure(session, plan)  # keys are compared in it
+        return plan, is_made
+
+    def publish(
+        self,
+        session: S,
+        plan: SqlPlan,
+        receipts: Sequence[Receipt],
+        pre_sql: Callable[[], None],
+    ) -> bool:
+        counts = self._table.counts(session, plan)
+        for receipt in receipts:
+            check_receipt(receipt, counts.pop(receipt.details["mark"], 0))
+        for mark in counts:
+            session.execute(self._table.forgets(plan, mark))
+        pre_sql()
         is_made = self.ready(session, plan, empty=plan.overwrite)
-        self._table.bring(session, plan, staged)
+        self._table.bring(session, plan, sum(receipt.rows for receipt in receipts))
         return is_made
 
 
@@ -284,7 +293,7 @@ def make_table(database: WriteSessions[S], session: S, target: TargetTable) -> b
 
 
 class TableDefinitions(Generic[S]):
-    """Of a database that says nothing of how its tables are defined, and numbers no rows."""
+    """Of a database that says nothing of how its tables are defined."""
 
     def __init__(self, database: WriteSessions[S]) -> None:
         self._database = database
@@ -313,19 +322,14 @@ class TableDefinitions(Generic[S]):
             is_typed=self._database.options.create_table_column_types is not None,
         )
 
-    def complete(self, session: S, target: TargetTable, tell: Tell) -> None:
+    def complete(self, session: S, plan: SqlPlan, tell: Tell) -> None:
+        target = plan.target
         for step in target.steps:
             _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
             tell(step.what if is_build(step) else "")
             for statement in step.on(target.sql):
                 session.execute(statement)
         tell("")
-
-    def numbers(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:
-        return ()
-
-    def count_on(self, session: S, plan: SqlPlan) -> None:
-        pass
 
     @contextmanager
     def altering(self, session: S, alone: WriteTarget | None = None) -> Iterator[None]:
