@@ -21,7 +21,7 @@ from spark_channel.connectors.adbc.dialect import (
     may_skip,
     placed,
 )
-from spark_channel.connectors.adbc.loader import adbc_way
+from spark_channel.connectors.adbc.loader import adbc_loading
 from spark_channel.connectors.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.adbc.session import (
     AdbcSession,
@@ -37,6 +37,7 @@ from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
 from spark_channel.connectors.sql.write.in_session import in_transaction
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.merge import PLACE
 from spark_channel.connectors.sql.write.merge_key import merge_key
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
@@ -47,7 +48,6 @@ from spark_channel.connectors.sql.write.table_database import (
     staged_tables,
 )
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import (
     OptionError,
     SchemaError,
@@ -114,8 +114,10 @@ class AdbcDatabase(TableDatabase[AdbcSession]):
     def claim_dialect(self, session: AdbcSession, place: WriteTarget) -> ClaimDialect:
         return claim_dialect(session, place.schema, self.sql_name)
 
-    def way(self, claim: TaskClaim[AdbcSession], *, stages: bool = True) -> Way[AdbcSession]:
-        return adbc_way(self, self.options, claim)
+    def loading(
+        self, claim: TaskClaim[AdbcSession], *, stages: bool = True
+    ) -> Loading[AdbcSession]:
+        return adbc_loading(self, self.options, claim)
 
     def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
         """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""

@@ -15,13 +15,13 @@ from spark_channel.connectors.adbc.dialect import arranged, placed
 from spark_channel.connectors.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.adbc.session import AdbcSession, is_busy
 from spark_channel.connectors.sql.write.database import Stages
+from spark_channel.connectors.sql.write.loading import Loading, RefuseRow, Rows
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import RefuseRow, Rows, Way
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["AdbcTables", "adbc_way"]
+__all__ = ["AdbcTables", "adbc_loading"]
 
 _BUSY_SECONDS = 60.0
 _GATHER_SECONDS = 3600.0
@@ -37,14 +37,14 @@ class AdbcTables(Protocol):
     def stages(self) -> Stages[AdbcSession]: ...
 
 
-def adbc_way(
+def adbc_loading(
     database: AdbcTables, options: AdbcWriteOptions, claim: TaskClaim[AdbcSession]
-) -> Way[AdbcSession]:
+) -> Loading[AdbcSession]:
     """See the head of this file."""
     is_staged = claim.plan.commit == "job"
     judges = options.tolerates_dirty_rows
     loader = AdbcLoader(database, claim, judges=judges)
-    return Way(
+    return Loading(
         lambda: AdbcSession(options, TargetError),
         direct=loader if judges and not is_staged else None,
         held=None if judges or is_staged else loader,

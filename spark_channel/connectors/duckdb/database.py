@@ -33,12 +33,12 @@ from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_database import FileDatabase, FileDefinitions
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.refused_value import refused_value
 from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
@@ -201,9 +201,11 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
 
         return tried(definition, rows, target.schema, target.name, name_of, sequence_of)
 
-    def way(self, claim: TaskClaim[DuckdbSession], *, stages: bool = True) -> Way[DuckdbSession]:
+    def loading(
+        self, claim: TaskClaim[DuckdbSession], *, stages: bool = True
+    ) -> Loading[DuckdbSession]:
         staging = self.staging_of(claim, partial(encoded, claim))
-        return Way(
+        return Loading(
             lambda: self.open_file(self.path, TargetError),
             staging=staging,
             flush=staging.flush,

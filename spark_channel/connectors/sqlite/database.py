@@ -13,10 +13,10 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
 from spark_channel.connectors.sql.write.file_database import FileDatabase, FileDefinitions
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 from spark_channel.connectors.sqlite.definition import read_definition, tried
 from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
 from spark_channel.connectors.sqlite.loader import SqliteLoader, encoded, insert_files
@@ -67,14 +67,16 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
         name_of = free_names({place.name, *index_names}, None, folds=True)
         return tried(definition, rows, place.name, name_of)
 
-    def way(self, claim: TaskClaim[SqliteSession], *, stages: bool = True) -> Way[SqliteSession]:
+    def loading(
+        self, claim: TaskClaim[SqliteSession], *, stages: bool = True
+    ) -> Loading[SqliteSession]:
         tolerant = self.options.tolerates_dirty_rows
 
         def staged(batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
             return batch if tolerant else encoded(claim, batch, before)
 
         staging = self.staging_of(claim, staged)
-        return Way(
+        return Loading(
             lambda: self.open_file(self.path, TargetError),
             held=SqliteLoader(self, self.options, claim, staging)
             if claim.plan.commit == "task"

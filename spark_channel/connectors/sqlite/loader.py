@@ -17,13 +17,13 @@ from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.sql.catalog import Column, TargetTable
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_loading import FileStaging
+from spark_channel.connectors.sql.write.loading import RefuseRow
 from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.refused_value import refused_value
 from spark_channel.connectors.sql.write.sessions import WriteSessions
 from spark_channel.connectors.sql.write.sqlite_inserts import has_triggers, insert_words
 from spark_channel.connectors.sql.write.table_loading import savepoint
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import RefuseRow
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
 from spark_channel.connectors.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sqlite.session import SqliteSession, refuses_data

@@ -31,7 +31,7 @@ from spark_channel.connectors.mysql.write.dialect import (
     check_one_zone,
     check_transactional,
 )
-from spark_channel.connectors.mysql.write.loader import TASK_SECONDS, is_of_rows, mysql_way
+from spark_channel.connectors.mysql.write.loader import TASK_SECONDS, is_of_rows, mysql_loading
 from spark_channel.connectors.mysql.write.merge import insert_staged
 from spark_channel.connectors.mysql.write.new_table import (
     AutoIncrement,
@@ -53,6 +53,7 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
 from spark_channel.connectors.sql.write.scripts import hold_appends
@@ -68,7 +69,6 @@ from spark_channel.connectors.sql.write.table_database import (
     target_of,
 )
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.options import WriteOptions
@@ -132,10 +132,10 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
             verdict |= Verdict.REFUSED_ROW
         return verdict
 
-    def way(
+    def loading(
         self, claim: TaskClaim[MysqlWriteSession], *, stages: bool = True
-    ) -> Way[MysqlWriteSession]:
-        return mysql_way(self, claim, stages=stages)
+    ) -> Loading[MysqlWriteSession]:
+        return mysql_loading(self, claim, stages=stages)
 
     def claim_dialect(self, session: MysqlWriteSession, place: WriteTarget) -> ClaimDialect:
         return claims_of(session, place.ledger or Ledger(place.schema, place.schema))

@@ -42,23 +42,23 @@ from spark_channel.connectors.mysql.write.table_locks import (
 )
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_transaction
+from spark_channel.connectors.sql.write.loading import (
+    LOCKED_SECONDS,
+    Loading,
+    NoStagingError,
+    RefuseRow,
+    Rows,
+    may_last,
+    most_held,
+)
 from spark_channel.connectors.sql.write.refused_value import refused_value, widening
 from spark_channel.connectors.sql.write.sessions import WriteSessions
 from spark_channel.connectors.sql.write.table_loading import savepoint, staged_whole
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import (
-    LOCKED_SECONDS,
-    NoStagingError,
-    RefuseRow,
-    Rows,
-    Way,
-    may_last,
-    most_held,
-)
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["TASK_SECONDS", "MysqlTasks", "is_of_rows", "mysql_way"]
+__all__ = ["TASK_SECONDS", "MysqlTasks", "is_of_rows", "mysql_loading"]
 
 _CUT = re.compile(r"Data (?:truncated|too long) for column '(.+?)'")
 """What a server says of a text that is longer than its column."""
@@ -105,9 +105,9 @@ class MysqlTasks(WriteSessions[MysqlWriteSession], Protocol):
     def row_cost(self) -> RowCost: ...
 
 
-def mysql_way(
+def mysql_loading(
     database: MysqlTasks, claim: TaskClaim[MysqlWriteSession], *, stages: bool
-) -> Way[MysqlWriteSession]:
+) -> Loading[MysqlWriteSession]:
     """See the head of this file. Without `stages`: the user may not create temporary tables."""
     options, plan = database.options, claim.plan
     connect = partial(
@@ -115,7 +115,7 @@ def mysql_way(
     )
     if plan.commit == "job" and not plan.one_pass:
         staging = MysqlStaging(database, claim)
-        return Way(connect, staging=staging, holds=staging.holds)
+        return Loading(connect, staging=staging, holds=staging.holds)
     is_append = options.write_mode == "insert" and options.duplicates == "error"
     is_paced = stages and may_last(options, plan)
     # A role that may create no table may create no temporary one.
@@ -125,13 +125,13 @@ def mysql_way(
         else None
     )
     if (is_append or words is not None) and not is_paced:
-        return Way(connect, direct=MysqlLoader(database, claim, None, words), answers=_answers)
+        return Loading(connect, direct=MysqlLoader(database, claim, None, words), answers=_answers)
     temporary = TemporaryTable(database, claim, is_paced=is_paced)
     judges = options.tolerates_dirty_rows
     loader = MysqlLoader(database, claim, temporary, None, judges=judges, is_paced=is_paced)
     if judges:
-        return Way(connect, direct=loader, is_paced=is_paced, answers=_answers)
-    return Way(
+        return Loading(connect, direct=loader, is_paced=is_paced, answers=_answers)
+    return Loading(
         connect,
         held=loader,
         staging=temporary,

@@ -36,7 +36,7 @@ from spark_channel.connectors.postgresql.write.dialect import (
     new_name,
     written_columns,
 )
-from spark_channel.connectors.postgresql.write.loader import TASK_SECONDS, postgres_way
+from spark_channel.connectors.postgresql.write.loader import TASK_SECONDS, postgres_loading
 from spark_channel.connectors.postgresql.write.merge import keys_sql
 from spark_channel.connectors.postgresql.write.new_table import (
     count,
@@ -59,6 +59,7 @@ from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.in_session import in_transaction
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
 from spark_channel.connectors.sql.write.sessions import Server, Tell, Traits, Verdict
@@ -70,7 +71,6 @@ from spark_channel.connectors.sql.write.table_database import (
     one_pass_rows,
 )
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
@@ -160,8 +160,10 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
             )
         return str(schema), name
 
-    def way(self, claim: TaskClaim[PgWriteSession], *, stages: bool = True) -> Way[PgWriteSession]:
-        return postgres_way(self, claim, stages=stages)
+    def loading(
+        self, claim: TaskClaim[PgWriteSession], *, stages: bool = True
+    ) -> Loading[PgWriteSession]:
+        return postgres_loading(self, claim, stages=stages)
 
     def match(
         self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext

@@ -48,25 +48,25 @@ from spark_channel.connectors.postgresql.write.staging import (
 from spark_channel.connectors.sql.write.database import Stages
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_session, retry
+from spark_channel.connectors.sql.write.loading import (
+    LOCKED_SECONDS,
+    Loading,
+    NoStagingError,
+    RefuseRow,
+    Rows,
+    may_last,
+    most_held,
+)
 from spark_channel.connectors.sql.write.postgresql_claims import END_WHEN_SILENT
 from spark_channel.connectors.sql.write.refused_value import refused_value
 from spark_channel.connectors.sql.write.sessions import WriteSessions
 from spark_channel.connectors.sql.write.table_loading import savepoint
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import (
-    LOCKED_SECONDS,
-    NoStagingError,
-    RefuseRow,
-    Rows,
-    Way,
-    may_last,
-    most_held,
-)
 from spark_channel.errors import BatchRefusedError, SupersededError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.plain_text import log_of
 
-__all__ = ["TASK_SECONDS", "PostgresTasks", "postgres_way"]
+__all__ = ["TASK_SECONDS", "PostgresTasks", "postgres_loading"]
 
 _log = log_of(__name__)
 _DIRECT_SECONDS = 0.1
@@ -104,13 +104,13 @@ class PostgresTasks(WriteSessions[PgWriteSession], Protocol):
     def stages(self) -> Stages[PgWriteSession]: ...
 
 
-def postgres_way(
+def postgres_loading(
     database: PostgresTasks, claim: TaskClaim[PgWriteSession], *, stages: bool
-) -> Way[PgWriteSession]:
+) -> Loading[PgWriteSession]:
     """See the head of this file. Without `stages`: the role may not create a staging table."""
     plan, options = _plan(claim), database.options
-    way = partial(
-        Way,
+    loading = partial(
+        Loading,
         _Sessions(database, claim).connect,
         chunks=partial(_slices, options.batch_size),
         release=database.kept.give,
@@ -122,7 +122,7 @@ def postgres_way(
         # A few rows travel in the receipt of a task that is alone, and the transaction that publishes stages them.
         held_bytes = _RECEIPT_BYTES if plan.alone else 0
         staging = PostgresStaging(database, claim, copier, plan.staging)
-        return way(
+        return loading(
             staging=staging,
             holds=_has_asked,
             carried=staging.carried,
@@ -130,10 +130,10 @@ def postgres_way(
             seconds=_CHUNK_SECONDS,
         )
     if plan.one_pass or not stages or not may_last(options, plan):
-        return way(direct=PostgresLoader(database, claim, copier), seconds=_DIRECT_SECONDS)
+        return loading(direct=PostgresLoader(database, claim, copier), seconds=_DIRECT_SECONDS)
     name = f"{plan.stage}{secrets.token_hex(8)}"
     own_staging = PostgresStaging(database, claim, copier, name, is_own=True)
-    return way(
+    return loading(
         held=PostgresHeldLoader(database, claim, copier, own_staging),
         staging=own_staging,
         holds=_has_asked,

@@ -1,6 +1,6 @@
 """One attempt of one task: its rows are gathered, loaded, and noted beside the claim.
 
-A database says by its `Way` how rows get there, and the attempt takes one of three policies. `Staged` is that of
+A database says by its `Loading` how rows get there, and the attempt takes one of three policies. `Staged` is that of
 `commit=job`: rows are committed into staging, and the driver publishes them. The other two are those of `commit=task`,
 whose rows and note are one transaction: `Direct` has it open from the first row on, `Held` opens it when all rows have
 come, and lets them wait in memory or in staging until then.
@@ -20,18 +20,18 @@ from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
 from spark_channel.connectors.sql.write.in_session import retry, show_life
-from spark_channel.connectors.sql.write.plan import SqlPlan
-from spark_channel.connectors.sql.write.sessions import Verdict
-from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import (
+from spark_channel.connectors.sql.write.loading import (
     DirectLoader,
     HeldLoader,
+    Loading,
     NoStagingError,
     RefuseRow,
     Rows,
     Staging,
-    Way,
 )
+from spark_channel.connectors.sql.write.plan import SqlPlan
+from spark_channel.connectors.sql.write.sessions import Verdict
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -60,11 +60,11 @@ class TaskAttempt(TaskWriter, Generic[S]):
         self._claim = TaskClaim(database, plan, task, attempt)
         self._tally = self._claim.tally
         self._clock: Clock = SYSTEM_CLOCK
-        self._way: Way[S] = database.way(self._claim, stages=True)
-        self._connection = _Connection(database, self._claim, self._way)
-        self._policy = _policy(database, self._claim, self._way, self._connection)
+        self._loading: Loading[S] = database.loading(self._claim, stages=True)
+        self._connection = _Connection(database, self._claim, self._loading)
+        self._policy = _policy(database, self._claim, self._loading, self._connection)
         self._is_limited = database.options.is_limited
-        seconds = self._way.seconds
+        seconds = self._loading.seconds
         self._gathered = BatchBuffer(
             database.options.batch_size if seconds else 1,
             min(seconds, _LIMITED_SECONDS) if self._is_limited else seconds,
@@ -81,7 +81,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
             if self._is_lost(error):
                 raise TargetError(_text(error)) from error
             raise
-        if self._way.shows_life:
+        if self._loading.shows_life:
             # By what it needs alone: the thread must not put the end of this object off.
             self._heartbeat = HeartbeatThread(partial(show_life, database, plan))
 
@@ -97,7 +97,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
             return
         if not self._tally.rows:
             self._came_at = self._clock.now()  # the first task of a job is opened long before
-        if self.tolerant and not self._way.judges_last:
+        if self.tolerant and not self._loading.judges_last:
             self._in_transaction(lambda: self._judge(batch))
             self._tally.add(batch)
             return
@@ -108,7 +108,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
     def flush(self) -> None:
         self._tally.check_open()
         self._send()
-        self._way.flush()
+        self._loading.flush()
 
     def close(self) -> Receipt:
         self._closes = True
@@ -163,10 +163,10 @@ class TaskAttempt(TaskWriter, Generic[S]):
 
     def _go_straight(self, reason: NoStagingError) -> None:
         _log.warning("%s", reason)
-        way = self._database.way(self._claim, stages=False)
+        loading = self._database.loading(self._claim, stages=False)
         self._connection.close()  # another loader makes its session ready
-        self._way = self._connection.way = way
-        self._policy = _policy(self._database, self._claim, way, self._connection)
+        self._loading = self._connection.loading = loading
+        self._policy = _policy(self._database, self._claim, loading, self._connection)
         self._policy.open()
 
     def _judge(self, batch: pa.RecordBatch) -> None:
@@ -187,7 +187,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
     def _finished(self) -> dict[str, Any]:
         took = max(self.arrived_seconds, self._clock.now() - self._came_at)
         spread = 0.0
-        if self._way.is_paced:
+        if self._loading.is_paced:
             room = self._database.options.capacity_rows / max(1, self._tally.rows)
             spread = adding_seconds(took, room, overlapped=self.overlapped)
         try:
@@ -234,24 +234,29 @@ class _Policy(Protocol):
 
 
 def _policy(
-    database: WriteDatabase[S], claim: TaskClaim[S], way: Way[S], connection: "_Connection[S]"
+    database: WriteDatabase[S],
+    claim: TaskClaim[S],
+    loading: Loading[S],
+    connection: "_Connection[S]",
 ) -> _Policy:
     staged = None
-    if way.staging is not None:
-        staged = _Staged(database, claim, connection, way.staging)
-    if way.direct is not None:
-        return _Direct(claim, connection, way.direct)
-    if staged is not None and way.held is None and not way.held_bytes:
+    if loading.staging is not None:
+        staged = _Staged(database, claim, connection, loading.staging)
+    if loading.direct is not None:
+        return _Direct(claim, connection, loading.direct)
+    if staged is not None and loading.held is None and not loading.held_bytes:
         return staged
-    return _Held(claim, connection, way, staged)
+    return _Held(claim, connection, loading, staged)
 
 
 class _Connection(Generic[S]):
     """The session of an attempt: at most one at a time."""
 
-    def __init__(self, database: WriteDatabase[S], claim: TaskClaim[S], way: Way[S]) -> None:
+    def __init__(
+        self, database: WriteDatabase[S], claim: TaskClaim[S], loading: Loading[S]
+    ) -> None:
         self._database, self._claim = database, claim
-        self.way = way
+        self.loading = loading
         self.session: S | None = None
         self.is_lost = False
         """The session has failed, and another one is to be made."""
@@ -266,7 +271,7 @@ class _Connection(Generic[S]):
         """The session; after a failure another one. `ready` is called with each new one."""
         if self.session is None or self.is_lost:
             self.close()
-            self.session = self.way.connect()
+            self.session = self.loading.connect()
             self.is_lost = True
             ready(self.session)
             self.is_lost = False
@@ -286,7 +291,7 @@ class _Connection(Generic[S]):
     def release(self) -> None:
         session, self.session = self.session, None
         if session is not None:
-            self.way.release(session)
+            self.loading.release(session)
 
     def undone(self, session: S, error: TargetError) -> None:
         """The transaction has failed: where another attempt has committed these rows, this one is done with them.
@@ -303,7 +308,7 @@ class _Connection(Generic[S]):
             if self._claim.is_done(session):
                 return
             self._claim.check(session)
-        explained = self.way.explain(error)
+        explained = self.loading.explain(error)
         if explained is error:
             raise error
         raise explained from error
@@ -324,15 +329,15 @@ class _Staged(Generic[S]):
         self._connection, self.staging = connection, staging
 
     def open(self) -> None:
-        survives = self._connection.way.holds is not None
+        survives = self._connection.loading.holds is not None
         if self.staging.opens_first and survives:
             self.lasting(lambda _session, _again: None)
         elif self.staging.opens_first:
             self._connection.ensure(self.staging.ready)
 
     def store(self, rows: pa.Table, before: int, spread: float) -> None:
-        for chunk in self._connection.way.chunks(rows):
-            if self._connection.way.holds is not None:
+        for chunk in self._connection.loading.chunks(rows):
+            if self._connection.loading.holds is not None:
                 self.lasting(partial(self._add, chunk, before, spread))
             else:  # what is staged goes with the session: the attempt ends with it
                 session = self._connection.open if self.staging.has_session else None
@@ -341,7 +346,7 @@ class _Staged(Generic[S]):
 
     def _add(self, rows: Rows, before: int, spread: float, session: S, again: bool) -> None:
         # First: the COMMIT of a chunk whose answer was lost may have arrived, and the rows are then there.
-        holds = self._connection.way.holds
+        holds = self._connection.loading.holds
         if again and holds is not None and holds(session, before, before + rows.num_rows):
             return
         if not self.staging.add(session, rows, before, spread):
@@ -417,7 +422,7 @@ class _Direct(Generic[S]):
         return session
 
     def store(self, rows: pa.Table, before: int, spread: float) -> None:
-        for chunk in self._connection.way.chunks(rows):
+        for chunk in self._connection.loading.chunks(rows):
             session = self._begun()
             if self._claim.done is not None:
                 return
@@ -467,21 +472,21 @@ class _Direct(Generic[S]):
 class _Held(Generic[S]):
     """Rows wait in memory up to a bound, and from there on in staging; at the end, one short transaction.
 
-    Where the way has no loader, the rows of a small attempt travel in its receipt, and the publish stages them.
+    Where the loading has no loader, the rows of a small attempt travel in its receipt, and the publish stages them.
     """
 
     def __init__(
         self,
         claim: TaskClaim[S],
         connection: _Connection[S],
-        way: Way[S],
+        loading: Loading[S],
         staged: _Staged[S] | None,
     ) -> None:
-        self._claim, self._connection, self._way = claim, connection, way
-        self._staged, self._loader = staged, way.held
+        self._claim, self._connection, self._loading = claim, connection, loading
+        self._staged, self._loader = staged, loading.held
         self._rows: list[pa.Table] = []
         self._nbytes = 0
-        self._stages = staged is not None and not way.held_bytes
+        self._stages = staged is not None and not loading.held_bytes
         """Rows are staged, and no more held."""
 
     def open(self) -> None:
@@ -502,13 +507,13 @@ class _Held(Generic[S]):
             return
         self._rows.append(rows)
         self._nbytes += rows.nbytes
-        if self._nbytes > self._way.held_bytes:
+        if self._nbytes > self._loading.held_bytes:
             self._stage(before + rows.num_rows, spread)
 
     def _stage(self, after: int, spread: float) -> None:
         """Stage the rows that are held, the last of the `after` rows that the attempt accepted."""
         assert self._staged is not None
-        if self._staged.staging.has_session and self._way.holds is None:
+        if self._staged.staging.has_session and self._loading.holds is None:
             # With the session that will add them; one that ended in a pause held nothing of the task.
             self._staged.staging.ready(self._answering())
         self._stages = True
@@ -517,14 +522,14 @@ class _Held(Generic[S]):
         for table in rows:
             # Not at once: they came over a longer time.
             self._staged.store(
-                table, before, _MOVE_SECONDS / len(rows) if self._way.is_paced else spread
+                table, before, _MOVE_SECONDS / len(rows) if self._loading.is_paced else spread
             )
             before += table.num_rows
 
     def _answering(self) -> S:
         """The session, which is another one if the server does not answer it: a pause may have ended it."""
         session = self._connection.session
-        if session is not None and not self._way.answers(session):
+        if session is not None and not self._loading.answers(session):
             self._connection.is_lost = True
         return self._connection.ensure(self._ready)
 
@@ -554,7 +559,7 @@ class _Held(Generic[S]):
     def _carried(self, ending: _Ending) -> dict[str, Any]:
         assert self._staged is not None
         if not self._stages:
-            details = None if self._way.carried is None else self._way.carried(self._rows)
+            details = None if self._loading.carried is None else self._loading.carried(self._rows)
             if details is not None:
                 return details
             self._stage(self._claim.tally.rows, 0.0)
@@ -566,7 +571,7 @@ class _Held(Generic[S]):
             self._stages
             and self._staged is not None
             and self._staged.staging.has_session
-            and self._way.holds is None
+            and self._loading.holds is None
         )
         session = self._connection.open if goes_with_session else self._answering()
         # Before the rows: those of a task that is done are not brought in again.

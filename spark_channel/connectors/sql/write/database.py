@@ -13,10 +13,10 @@ from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.sql.options import FileWriteOptions, LedgerOptions
 from spark_channel.connectors.sql.session import BoundSession, S
 from spark_channel.connectors.sql.write.claim_tables import Ledger
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Tell, WriteSessions
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 
 __all__ = ["Publisher", "Stages", "WriteDatabase", "is_there", "ledger_options", "placed"]
 
@@ -111,7 +111,7 @@ class WriteDatabase(WriteSessions[S], Protocol[S]):
         """
         ...
 
-    def way(self, claim: TaskClaim[S], *, stages: bool = True) -> Way[S]:
+    def loading(self, claim: TaskClaim[S], *, stages: bool = True) -> Loading[S]:
         """How the rows of an attempt reach the table. Without `stages`: after a `NoStagingError`."""
         ...
 

@@ -71,6 +71,7 @@ class FileDatabase(TableDatabase[S]):
 
     beside: ClassVar[str]
     options: FileWriteOptions
+    stages: "FileStages[S]"
 
     def __init__(self, options: FileWriteOptions, traits: Traits) -> None:
         super().__init__(options, traits)

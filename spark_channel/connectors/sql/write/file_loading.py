@@ -7,7 +7,7 @@ from typing import Any, final
 import pyarrow as pa
 
 from spark_channel.connectors.sql.write.file_staging import StagedFile
-from spark_channel.connectors.sql.write.way import Rows
+from spark_channel.connectors.sql.write.loading import Rows
 
 __all__ = ["FileStaging"]
 

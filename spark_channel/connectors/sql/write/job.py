@@ -572,20 +572,20 @@ class SqlWriter(Writer, Generic[S]):
         if new_file.make(
             database, plan, lambda session, claimed: self._publish(session, claimed, receipts)
         ):
-            self._drop_staging(new_file.NO_SESSION, plan)
+            new_file.drop_staging(database, plan)
             return True
         late = plan
         try:
             late = new_file.claim_late(database, plan)
             is_added = late.published_at is None and self._commit(late, receipts)
         except SupersededError:
-            self._drop_staging(new_file.NO_SESSION, plan)
+            new_file.drop_staging(database, plan)
             raise
         except TargetError:
             if late is not plan:  # `abort` is given a plan that holds no claim
                 self._abort_late(late)
             raise
-        self._drop_staging(new_file.NO_SESSION, plan)
+        new_file.drop_staging(database, plan)
         return is_added
 
     def _what_is_there(self, plan: SqlPlan) -> str:
@@ -629,7 +629,7 @@ class SqlWriter(Writer, Generic[S]):
             return None
         sql_plan = own_plan(plan)
         if not (sql_plan.is_claimed and is_there(self.database)):
-            self._drop_staging(new_file.NO_SESSION, sql_plan)
+            new_file.drop_staging(self.database, sql_plan)
             return []
         return self.run(
             TargetError,

@@ -7,7 +7,6 @@ leaves no file, and removes none that others use.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,10 +24,7 @@ from spark_channel.connectors.sql.write.source_definition import (
 )
 from spark_channel.errors import CommitError
 
-__all__ = ["NO_SESSION", "claim_late", "make", "place", "prepare", "rehearse"]
-
-NO_SESSION: Any = None
-"""In place of a session on a file that is not there: what a file's staging needs is beside it."""
+__all__ = ["claim_late", "drop_staging", "make", "place", "prepare", "rehearse"]
 
 
 def place(database: WriteDatabase[S]) -> WriteTarget:
@@ -41,7 +37,7 @@ def rehearse(database: WriteDatabase[S], context: WriteContext, schema: pa.Schem
     target = place(database)
     plan = SqlPlan(context.job, schema, "job", place=target)
     plan, remarks = with_definition(database, None, plan, target, context)
-    database.match(NO_SESSION, plan, target, context)
+    _files(database).match(None, plan, target, context)
     return remarks
 
 
@@ -58,9 +54,15 @@ def prepare(
     )
     plan, remarks = with_definition(database, None, plan, target, context)
     leave_builds(database, plan, target)
-    plan = database.match(NO_SESSION, plan, target, context)
+    plan = files.match(None, plan, target, context)
     files.remove_dead_staging()
-    return database.stages.make(NO_SESSION, plan, target, context), remarks
+    return files.stages.make(None, plan, target, context), remarks
+
+
+def drop_staging(database: WriteDatabase[S], plan: SqlPlan) -> None:
+    """As `SqlWriter` with a session: what the run staged is beside the file, which need not be there."""
+    stages = _files(database).stages
+    stages.drop(None, plan.place, stages.names(None, plan.place, plan.stage))
 
 
 def make(

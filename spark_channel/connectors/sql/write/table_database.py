@@ -19,6 +19,7 @@ from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.write.checks import check_receipt, dropped, make_ready
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.database import Publisher, Stages
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.merge import Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import (
@@ -28,10 +29,9 @@ from spark_channel.connectors.sql.write.sessions import (
     Verdict,
     WriteSessions,
 )
-from spark_channel.connectors.sql.write.table_loading import StageTable, table_way
+from spark_channel.connectors.sql.write.table_loading import StageTable, table_loading
 from spark_channel.connectors.sql.write.target_columns import new_target, old_target
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
@@ -120,8 +120,8 @@ class TableDatabase(ABC, Generic[S]):
     ) -> SqlPlan:
         return replace(plan, target=target_of(self, plan, place))
 
-    def way(self, claim: TaskClaim[S], *, stages: bool = True) -> Way[S]:
-        return table_way(self, claim, self._table)
+    def loading(self, claim: TaskClaim[S], *, stages: bool = True) -> Loading[S]:
+        return table_loading(self, claim, self._table)
 
 
 def write_target(schema: str, name: str, table: Table | None = None) -> WriteTarget:

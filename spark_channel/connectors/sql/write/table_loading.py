@@ -13,11 +13,11 @@ from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.session import S, WriteSession
 from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.connectors.sql.write.in_session import in_transaction
+from spark_channel.connectors.sql.write.loading import Loading, Rows
 from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.sessions import Verdict, WriteSessions
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Rows, Way
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.lazy import compute as pc
 
@@ -26,7 +26,7 @@ __all__ = [
     "TableLoader",
     "TableStaging",
     "savepoint",
-    "table_way",
+    "table_loading",
     "task_session",
 ]
 
@@ -80,13 +80,15 @@ class StageTable(Generic[S]):
         self._merge(session, dialect, plan.target, self.sql(plan), mode, count).bring()
 
 
-def table_way(database: WriteSessions[S], claim: TaskClaim[S], table: StageTable[S]) -> Way[S]:
+def table_loading(
+    database: WriteSessions[S], claim: TaskClaim[S], table: StageTable[S]
+) -> Loading[S]:
     """Stages in the run's table with `commit=job`, and writes straight into the table with `commit=task`."""
     connect = partial(task_session, database, claim)
     if claim.plan.commit == "job":
         staging = TableStaging(database, claim, table)
-        return Way(connect, staging=staging, holds=staging.holds)
-    return Way(connect, direct=TableLoader(database, claim, table))
+        return Loading(connect, staging=staging, holds=staging.holds)
+    return Loading(connect, direct=TableLoader(database, claim, table))
 
 
 def task_session(database: WriteSessions[S], claim: TaskClaim[S]) -> S:

@@ -9,9 +9,9 @@ import pytest
 
 from spark_channel.connectors.sql.write.attempt import TaskAttempt
 from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
+from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
 
@@ -86,12 +86,12 @@ def test_a_commit_without_an_answer_is_reported_as_that(monkeypatch: pytest.Monk
     monkeypatch.setattr("spark_channel.connectors.sql.write.task_claim.settle", lambda *_: None)
     loader: Any = _Loader()
     connect: Any = _Unanswered
-    way: Way[Any] = Way(connect, direct=loader, shows_life=False)
+    loading: Loading[Any] = Loading(connect, direct=loader, shows_life=False)
     plan: Any = None
     database: Any = SimpleNamespace(
         options=SimpleNamespace(batch_size=10, is_limited=False),
         verdict=lambda _: Verdict.LOST,
-        way=lambda _claim, stages: way,
+        loading=lambda _claim, stages: loading,
     )
     with pytest.raises(TargetError, match="the connection is lost"):
         TaskAttempt(database, plan, 0, 0).close()

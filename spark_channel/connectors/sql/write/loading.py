@@ -16,11 +16,11 @@ __all__ = [
     "DirectLoader",
     "HeldLoader",
     "Loader",
+    "Loading",
     "NoStagingError",
     "RefuseRow",
     "Rows",
     "Staging",
-    "Way",
     "may_last",
     "most_held",
 ]
@@ -102,7 +102,7 @@ class HeldLoader(Loader[_S_contra], Protocol[_S_contra]):
     def bring(
         self, session: _S_contra, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
     ) -> None:
-        """Bring the rows that were held in memory, or in the way's staging, into the table.
+        """Bring the rows that were held in memory, or staged, into the table.
 
         `refuse`: refused rows are allowed, and are given to it one by one.
         """
@@ -140,7 +140,7 @@ class Staging(Protocol[_S_contra]):
         ...
 
     def add(self, session: _S_contra | None, rows: Rows, before: int, spread: float) -> bool:
-        """Stage rows, durably where the way has `holds`. The attempt staged `before` rows before them.
+        """Stage rows, durably where the loading has `holds`. The attempt staged `before` rows before them.
 
         Whether the session can be used for the next ones.
         """
@@ -180,7 +180,7 @@ def _answers(session: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Way(Generic[S]):
+class Loading(Generic[S]):
     """With staging alone rows are staged for the publish (`commit=job`); with a loader they are in the table when the
     attempt ends: by a direct one in one transaction from the first row on, else in a short one at the end.
     """
