@@ -349,17 +349,27 @@ _Pager = Callable[[Sequence[Range], FetchSize], Generator[list[Message], None, N
 
 @contextmanager
 def _reading(options: KafkaReadOptions) -> Iterator[_Pager]:
-    """Give one thread `pages`, with checks of their topics."""
+    """Give one thread pages of records, with checks of their topics."""
     checks = TopicChecks(options.address, Administrator(options))
     with closing(ConsumerPool(options)) as consumers:
+        yield _pager(options, consumers, checks, checks.after)
 
-        def read(ranges: Sequence[Range], fetch: FetchSize) -> Generator[list[Message], None, None]:
-            wanted = [each for each in ranges if each.size]
-            checks.before(wanted)
-            yield from pages(options, wanted, fetch, consumers)
-            checks.after(wanted)
 
-        yield read
+def _pager(
+    options: KafkaReadOptions,
+    consumers: ConsumerPool,
+    checks: TopicChecks,
+    after: Callable[[Sequence[Range]], None],
+) -> _Pager:
+    """Reads `pages`. `after` is called when all records of some ranges were read, whose topics were checked before."""
+
+    def read(ranges: Sequence[Range], fetch: FetchSize) -> Generator[list[Message], None, None]:
+        filled = [span for span in ranges if span.size]
+        checks.before(filled)
+        yield from pages(options, filled, fetch, consumers)
+        after(filled)
+
+    return read
 
 
 def _place_of(places: Mapping[Part, int], message: Message) -> tuple[int, int]:
@@ -493,21 +503,18 @@ class KafkaFeed(ChangeFeed):
                 yield read, lambda: None
             return
         checks = TopicChecks(self._shown, self.brokers, self._good_for)
-        were_read: list[tuple[list[Range], float]] = []
+        were_read: list[tuple[Sequence[Range], float]] = []
 
-        def read_ahead(split: Split) -> Iterator[pa.RecordBatch]:
-            ranges = [each for each in ranges_of(split) if each.size]
-            checks.before(ranges)
-            yield from self._reader.batches(
-                pages(self._reader.options, ranges, self._reader.fetch_size, self.consumers)
-            )
+        def note(ranges: Sequence[Range]) -> None:
             were_read.append((ranges, SYSTEM_CLOCK.now()))
 
         def check() -> None:
             for ranges, moment in were_read:
                 checks.some_after(ranges, moment)
 
-        yield read_ahead, check
+        reader = self._reader
+        read = _pager(reader.options, self.consumers, checks, note)
+        yield lambda split: reader.batches(read(ranges_of(split), reader.fetch_size)), check
 
     def rest(self, *, ends: bool = False) -> None:
         if ends:
