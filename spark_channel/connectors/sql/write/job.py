@@ -36,6 +36,7 @@ from spark_channel.connectors.sql.write.checks import refuse_two_receipts
 from spark_channel.connectors.sql.write.claim_tables import TASKS, is_own_table
 from spark_channel.connectors.sql.write.claim_taking import take
 from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.commit_mode import commit_mode, stored_at
 from spark_channel.connectors.sql.write.database import WriteDatabase, is_there, placed
 from spark_channel.connectors.sql.write.evolve import Evolution, with_wider
 from spark_channel.connectors.sql.write.in_session import (
@@ -45,7 +46,6 @@ from spark_channel.connectors.sql.write.in_session import (
     note_published,
 )
 from spark_channel.connectors.sql.write.ledger import with_ledger
-from spark_channel.connectors.sql.write.own_source import commit_apart, stored_at
 from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget, own_plan
 from spark_channel.connectors.sql.write.rights import (
     check_rights,
@@ -233,7 +233,7 @@ class SqlWriter(Writer, Generic[S]):
         def look(session: S) -> SqlPlan | None:
             place, over = placed(database, session), context.overwrite
             self._check_place(place)
-            commit, _ = commit_apart(database, session, place, context)
+            commit, _ = commit_mode(database, session, place, context)
             plan = SqlPlan(
                 job=context.job,
                 schema=schema,
@@ -316,7 +316,7 @@ class SqlWriter(Writer, Generic[S]):
         self._check_place(place)
         place = with_ledger(database, session, place, context)
         claims = claims_at(database, session, place)
-        commit, stored = commit_apart(database, session, place, context)
+        commit, stored = commit_mode(database, session, place, context)
         plan = SqlPlan(
             job=context.job,
             schema=schema,

@@ -9,14 +9,11 @@ from spark_channel.connectors.sql.write.claims import UntrustedClaimsError
 from spark_channel.connectors.sql.write.database import WriteDatabase, ledger_options
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.plan import WAYS, WriteTarget
-from spark_channel.connectors.sql.write.rights import lacking_to_stage
-from spark_channel.connectors.sql.write.scripts import default_commit
 from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import TargetError
-from spark_channel.options import CommitMode
 from spark_channel.plain_text import log_of
 
-__all__ = ["usual_commit", "with_ledger"]
+__all__ = ["with_ledger"]
 
 _log = log_of(__name__)
 
@@ -74,25 +71,3 @@ def _lack_of_claims(database: WriteDatabase[S], session: S, place: WriteTarget) 
             return str(error)
         raise
     return ""
-
-
-def usual_commit(
-    database: WriteDatabase[S], session: S, place: WriteTarget, context: WriteContext
-) -> CommitMode:
-    """`default_commit`, as far as the role's rights allow it where the ledger is optional."""
-    if not place.has_ledger:
-        return "task"
-    commit = default_commit(database, context)
-    options = ledger_options(database.options)
-    if commit == "task" or context.stream is not None or options is None:
-        return commit
-    advice = options.ledger == "optional" and lacking_to_stage(database.dialect, session, place)
-    if not advice:
-        return commit
-    _log.warning(
-        "job %s: each task's rows stay in %s when the job fails (commit=task): for all rows or none, %s",
-        context.job,
-        place.label,
-        advice,
-    )
-    return "task"

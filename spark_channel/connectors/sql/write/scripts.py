@@ -1,42 +1,13 @@
-"""`preSql` and `postSql`: in the transaction of a write, and where their DDL commits, as the commit mode allows it."""
+"""`preSql` and `postSql` in the transaction of a write, and what they must not miss."""
 
 from collections.abc import Sequence
 
-from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.sql.session import S, run_in_transaction
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.sessions import WriteSessions
-from spark_channel.options import CommitMode
-from spark_channel.plain_text import log_of
 
-__all__ = ["default_commit", "hold_appends", "run_script"]
-
-_log = log_of(__name__)
-
-
-def default_commit(database: WriteSessions[S], context: WriteContext) -> CommitMode:
-    """`task` where rows cannot be staged, or are judged one by one; also for an append whose scripts hold DDL that
-    commits, so that nothing else is in its transaction. Else `job`.
-    """
-    options = database.options
-    if not database.traits.stages:
-        return "task"
-    if context.stream is not None:
-        return "job"
-    scripts = {"preSql": options.pre_sql, "postSql": options.post_sql}
-    commits = (name for name, texts in scripts.items() if database.dialect.commits(texts, name))
-    script = None if context.overwrite else next(commits, None)
-    if script is None:
-        return "task" if options.tolerates_dirty_rows else "job"
-    _log.warning(
-        "job %s: option %r holds a statement that commits in %s, so each task's rows stay when the job fails "
-        "(commit=task). For all rows or none, write it without DDL: DELETE instead of TRUNCATE",
-        context.job,
-        script,
-        database.dialect.product,
-    )
-    return "task"
+__all__ = ["hold_appends", "run_script"]
 
 
 def hold_appends(database: WriteSessions[S], plan: SqlPlan, claims: Claims) -> None:
