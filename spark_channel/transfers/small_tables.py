@@ -9,7 +9,7 @@ from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK, utc_now
 from spark_channel.connectors.base.registry import describe
-from spark_channel.connectors.base.small_tables import MOST_BYTES, SmallTable, Together
+from spark_channel.connectors.base.small_tables import MOST_BYTES, ReadTable, SmallTable, Together
 from spark_channel.errors import ChannelError, JobCancelledError, SourceError
 from spark_channel.options import CommonOptions
 from spark_channel.plain_text import log_of
@@ -124,10 +124,10 @@ def carry_out_small_tables(
         while tables_left:
             ready: list[SmallTable] = []
             until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
-            with together.reading(at_once=limiter is None) as session:
+            with together.reading(at_once=limiter is None) as read_rows:
                 while tables_left:
                     table = tables_left.pop(0)
-                    _read(together, session, table)
+                    _read(read_rows, table)
                     waits[table] = _pay(channel, table)
                     ready.append(table)
                     if SYSTEM_CLOCK.now() > until:
@@ -144,9 +144,9 @@ def _limiter(engine: SmallTablesEngine, limits: JobLimits, stack: ExitStack) -> 
     return stack.enter_context(client).limiter("tables")
 
 
-def _read(together: Together, session: Any, table: SmallTable) -> None:
+def _read(read_rows: ReadTable, table: SmallTable) -> None:
     try:
-        for batch in together.read(session, table):
+        for batch in read_rows(table):
             table.batches.append(batch)
             table.rows += batch.num_rows
             table.nbytes += arrow_bytes(batch)

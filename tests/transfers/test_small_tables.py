@@ -548,9 +548,9 @@ def _group(server: PostgresServer, numbers: Sequence[int]) -> tuple[Together, li
     together, tables = runs[0].together(), [each.small_table() for each in runs]
     assert together is not None
     together.look(tables)
-    with together.reading(at_once=True) as session:
+    with together.reading(at_once=True) as read_rows:
         for table in tables:
-            table.batches = list(together.read(session, table))
+            table.batches = list(read_rows(table))
             table.rows = sum(each.num_rows for each in table.batches)
     assert [each.why for each in tables] == [None] * len(tables)
     return together, tables

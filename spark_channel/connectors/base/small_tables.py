@@ -1,7 +1,7 @@
 """Small tables that one run copies between the same two databases: looked at together, and published together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.claims import Follows, StreamProgress
 from spark_channel.connectors.base.contract import Reader, Writer
 
-__all__ = ["MOST_BYTES", "SmallTable", "Together"]
+__all__ = ["MOST_BYTES", "ReadTable", "SmallTable", "Together"]
 
 MOST_BYTES = 256 << 10
 """The Arrow bytes of a table that is copied together with others: its rows are in memory until they are published."""
@@ -59,6 +59,9 @@ class SmallTable:
         return self.why is None and self.published_at is None
 
 
+ReadTable = Callable[[SmallTable], Iterator[pa.RecordBatch]]
+
+
 class Together(ABC):
     """Copies small tables whose options are the same, but for the table's name.
 
@@ -70,12 +73,11 @@ class Together(ABC):
         """Look both ends up, and change nothing. Tables that must be copied alone get a `why`."""
 
     @abstractmethod
-    def reading(self, *, at_once: bool) -> AbstractContextManager[Any]:
-        """A session for `read`. `at_once`: nothing is waited for between two tables, so a transaction may hold all."""
+    def reading(self, *, at_once: bool) -> AbstractContextManager[ReadTable]:
+        """A session, as what reads the rows of one table by it.
 
-    @abstractmethod
-    def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
-        """The rows of one table."""
+        `at_once`: nothing is waited for between two tables, so a transaction may hold all.
+        """
 
     @abstractmethod
     def publish(self, tables: Sequence[SmallTable]) -> None:

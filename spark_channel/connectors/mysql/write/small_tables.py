@@ -14,12 +14,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import pyarrow as pa
-
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.small_tables import SmallTable, Together
+from spark_channel.connectors.base.small_tables import ReadTable, SmallTable
 from spark_channel.connectors.mysql.dialect import (
     CatalogRows,
     MysqlTable,
@@ -47,22 +45,21 @@ from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import Session, transaction
-from spark_channel.connectors.sql.write.checks import check_planned, dropped
-from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
+from spark_channel.connectors.sql.write.checks import dropped
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
+from spark_channel.connectors.sql.write.group_claims import GroupClaims
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.write.publish_many import publish_many
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,
     LONGEST_SECONDS,
     RefusedError,
+    SmallPlan,
+    SqlTogether,
     alone,
     are_joined,
-    by_schema,
     database_of,
+    place_in_group,
 )
-from spark_channel.connectors.sql.write.table_database import write_target
 from spark_channel.errors import ChannelError, SchemaError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -92,31 +89,20 @@ def joined(reader: Reader, writer: Writer) -> "MysqlTogether | None":
     return MysqlTogether(reader, database)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """`there`: whether the table whose rows are replaced is there. `new`: what one that is to be made gets of its
-    source's definition. `looks`: the columns of the source. `seen`: see `GroupClaims`.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan(SmallPlan):
+    """`there`: whether the table whose rows are replaced is there. `looks`: the columns of the source."""
 
     source: ReadSource
-    place: WriteTarget
-    target: TargetTable
     there: bool
     looks: tuple[tuple[Any, ...], ...]
-    new: NewTable | None = None
-    seen: SeenClaim = (0, "", None)
-
-    @property
-    def stream_of(self) -> str:
-        """The table, as claims name it."""
-        return self.place.claimed
 
 
-class MysqlTogether(Together):
-    """See `Together`. `reader` and `database` are those of one of the tables."""
+class MysqlTogether(SqlTogether[MysqlWriteSession]):
+    """See `SqlTogether`."""
 
-    def __init__(self, reader: MysqlReader, database: MysqlDatabase) -> None:
-        self._reader, self._database = reader, database
+    _reader: MysqlReader
+    _database: MysqlDatabase
 
     # --- the look
 
@@ -155,10 +141,7 @@ class MysqlTogether(Together):
         targets: set[str] = set()
         for table, existing in zip(sources, existing_tables, strict=True):
             with alone(table):
-                place = self._placed(database_of(table.writer, MysqlDatabase), existing, facts)
-                if place.claimed in targets:
-                    raise TargetError(f"{place.label} is the target of two tables")
-                targets.add(place.claimed)
+                place = self._placed(table, existing, facts, targets)
                 source, rows = sources[table]
                 table.plan = self._planned(
                     session, table, source, rows, place, definitions.get(table)
@@ -171,21 +154,23 @@ class MysqlTogether(Together):
                     table.key = (
                         new_table.key if new_table.table is None else new_table.table.primary
                     )
-        for some in by_schema(list(sources)):
-            self.claims(session, some).look(some)
+        self.look_at_claims(session, list(sources))
 
     def _placed(
-        self, database: MysqlDatabase, existing: MysqlTable | None, facts: "_Facts"
+        self,
+        table: SmallTable,
+        existing: MysqlTable | None,
+        facts: "_Facts",
+        targets: set[str],
     ) -> WriteTarget:
         if existing is not None:
             facts.check(existing)
-            place = write_target(existing.schema, existing.name, existing)
+            schema, name = existing.schema, existing.name
         else:
-            schema, name = facts.new_place(database.options.dbtable)
-            place = write_target(schema, name)
-        if is_own_table(place.name) or len(place.name) > _NAME_LETTERS:
-            raise TargetError(f"table {place.name!r} cannot be written")
-        return replace(place, ledger=Ledger(place.schema, place.schema))
+            dbtable = database_of(table.writer, MysqlDatabase).options.dbtable
+            schema, name = facts.new_place(dbtable)
+        is_long = len(name) > _NAME_LETTERS
+        return place_in_group(schema, name, existing, targets, is_long=is_long)
 
     def _planned(
         self,
@@ -206,7 +191,12 @@ class MysqlTogether(Together):
         target = self._target(session, table, source, place, new)
         without_table = replace(place, table=None)
         return _Plan(
-            source, without_table, target, place.table is not None, tuple(rows.columns), new
+            source=source,
+            place=without_table,
+            target=target,
+            there=place.table is not None,
+            looks=tuple(rows.columns),
+            new=new,
         )
 
     def _target(
@@ -246,27 +236,25 @@ class MysqlTogether(Together):
 
     # --- the rows
 
-    def reading(self, *, at_once: bool) -> AbstractContextManager["Sources"]:
-        return Sources(self._reader)
-
-    def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
-        reading: Sources = session
-        yield from reading.read(table)
+    @contextmanager
+    def reading(self, *, at_once: bool) -> Iterator[ReadTable]:
+        with Sources(self._reader) as sources:
+            yield sources.read
 
     # --- the transaction
 
     def publish(self, tables: Sequence[SmallTable]) -> None:
         try:
-            publish_many(self._database, self, tables)
+            super().publish(tables)
         except LostConnectionError as error:
             raise TargetError(error.text) from error
 
     def session(self) -> MysqlWriteSession:
         return MysqlWriteSession(self._database.options, TargetError, local_infile=True)
 
-    def claims(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> GroupClaims:
-        dialect = self._database.claim_dialect(session, tables[0].plan.place)
-        return GroupClaims(session, dialect, _otherwise)
+    def on_conflict(self, names: Sequence[str]) -> str:
+        sets = ", ".join(f"{name} = VALUES({name})" for name in names or ("claim",))
+        return f"ON DUPLICATE KEY UPDATE {sets}"
 
     @contextmanager
     def prepared(
@@ -322,7 +310,7 @@ class MysqlTogether(Together):
         return transaction(session, _WRITE.begin)
 
     def claiming(self) -> AbstractContextManager[None]:
-        return self._refusing(None)
+        return self.refusing(None)
 
     def write(
         self, session: MysqlWriteSession, tables: Sequence[SmallTable], *, at_once: bool
@@ -332,7 +320,7 @@ class MysqlTogether(Together):
         for table in tables:
             if new and SYSTEM_CLOCK.now() > until:
                 break  # the next transaction has the others
-            with self._refusing(table):
+            with self.refusing(table):
                 self._load(session, table)
             new.append(table)
         self._hold(session, new)
@@ -352,16 +340,12 @@ class MysqlTogether(Together):
         by_place = catalog_rows(
             session, [_place(table.plan.target) for table in tables], indexes=False
         )
-        for table in tables:
-            rows = by_place.get(_place(table.plan.target))
-            with self._refusing(table):
-                existing = None if rows is None else table_of(rows)
-                check_planned(_WRITE, table.plan.target, existing)
-                if existing is None or existing.is_view or str(existing.engine).lower() != "innodb":
-                    raise TargetError(f"table {table.plan.target.label} was altered")
+        found_rows = [by_place.get(_place(table.plan.target)) for table in tables]
+        existing = [None if rows is None else table_of(rows) for rows in found_rows]
+        self.check_as_planned(tables, existing, _is_special)
 
     @contextmanager
-    def _refusing(self, table: SmallTable | None) -> Iterator[None]:
+    def refusing(self, table: SmallTable | None) -> Iterator[None]:
         try:
             yield
         except (ChannelError, BadValueError, RefusedRowsError) as error:
@@ -371,10 +355,8 @@ class MysqlTogether(Together):
             raise RefusedError(None if of_group else table, error) from error
 
 
-def _otherwise(names: Sequence[str]) -> str:
-    """See `GroupClaims`."""
-    sets = ", ".join(f"{name} = VALUES({name})" for name in names or ("claim",))
-    return f"ON DUPLICATE KEY UPDATE {sets}"
+def _is_special(table: MysqlTable) -> bool:
+    return table.is_view or str(table.engine).lower() != "innodb"
 
 
 def _place(table: Table | TargetTable) -> tuple[str, str]:
@@ -403,9 +385,9 @@ class _Facts:
     def __init__(self, session: MysqlWriteSession, tables: Sequence[MysqlTable]) -> None:
         self._here = str(session.value("SELECT DATABASE()") or "")
         self._lowers = session.value("SELECT @@lower_case_table_names") == 1
-        self._special: set[tuple[str, str]] = set()
+        self._reached: set[tuple[str, str]] = set()
         if tables:
-            self._special = _triggered(session, tables) | _reaching(session, tables)
+            self._reached = _triggered(session, tables) | _reaching(session, tables)
 
     def new_place(self, dbtable: str) -> tuple[str, str]:
         """Where a table is made."""
@@ -420,9 +402,9 @@ class _Facts:
         Raises:
             TargetError: a DELETE of its rows changes other tables, or the server computes what it stores.
         """
-        is_special = (table.schema, table.name) in self._special
+        is_reached = _place(table) in self._reached
         is_computed = any(column.generated for column in table.columns)
-        if table.is_view or str(table.engine).lower() != "innodb" or is_special or is_computed:
+        if _is_special(table) or is_reached or is_computed:
             raise TargetError(f"table {table.label} is written alone")
 
 

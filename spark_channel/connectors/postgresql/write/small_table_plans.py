@@ -20,16 +20,14 @@ from spark_channel.connectors.postgresql.write.dialect import (
     written_columns,
 )
 from spark_channel.connectors.postgresql.write.new_table import types_of_texts
-from spark_channel.connectors.sql.catalog import TargetTable
-from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.read.source import ReadSource
-from spark_channel.connectors.sql.write.group_claims import SeenClaim
 from spark_channel.connectors.sql.write.plan import NumberedColumn, WriteTarget
+from spark_channel.connectors.sql.write.small_tables import SmallPlan
 from spark_channel.connectors.sql.write.target_columns import NO_TYPES
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from spark_channel.planning import Split
 
-__all__ = ["SmallPlan", "copied_rows", "is_special", "planned", "source_of"]
+__all__ = ["PgSmallPlan", "copied_rows", "is_special", "planned", "source_of"]
 
 _BASES: Mapping[str, str] = {
     "boolean": "bool",
@@ -50,28 +48,19 @@ _BASES: Mapping[str, str] = {
 """By the words of `WriteDialect.created_type`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmallPlan:
-    """`there`: the table that the rows replace; None = it is to be made. `new`: with its source's whole definition.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PgSmallPlan(SmallPlan):
+    """`there`: the table that the rows replace; None = it is to be made, by `create`. `new`: as its source is, whole.
 
-    `numbers`: see `SqlPlan`. `rows`: as COPY takes them. `seen`: see `GroupClaims`.
+    `numbers`: see `SqlPlan`. `rows`: as COPY takes them.
     """
 
     source: ReadSource
     native: bool
-    place: WriteTarget
-    target: TargetTable
     create: str
     there: PgTable | None
-    new: NewTable | None = None
     numbers: tuple[NumberedColumn, ...] = ()
     rows: Sequence[CopyRows] = ()
-    seen: SeenClaim = (0, "", None)
-
-    @property
-    def stream_of(self) -> str:
-        """The table, as claims name it."""
-        return self.place.claimed
 
 
 def is_special(table: PgTable) -> bool:
@@ -102,7 +91,7 @@ def source_of(reader: PostgresReader, row: tuple[Any, ...] | None) -> tuple[Read
 
 def planned(
     table: SmallTable, source: ReadSource, native: Any, place: WriteTarget, there: PgTable | None
-) -> SmallPlan:
+) -> PgSmallPlan:
     """
     Raises:
         ChannelError: the rows do not fit, or not without a staging table.
@@ -123,7 +112,9 @@ def planned(
     if any(each.cast or (each.column.identity and not counts) for each in written_columns(target)):
         raise SchemaError(f"rows of {place.label} are cast by the server")
     kept = replace(place, table=None)
-    return SmallPlan(source, is_native, kept, target, create, there)
+    return PgSmallPlan(
+        source=source, native=is_native, place=kept, target=target, create=create, there=there
+    )
 
 
 def _own_types(source: ReadSource, options: PostgresWriteOptions) -> Mapping[str, str]:
@@ -202,7 +193,7 @@ def _created(place: WriteTarget, source: ReadSource, types: Mapping[str, str]) -
 
 def copied_rows(table: SmallTable) -> list[CopyRows]:
     """The rows as COPY takes them."""
-    plan: SmallPlan = table.plan
+    plan: PgSmallPlan = table.plan
     if plan.native:
         return [
             CopyRows(plan.target.names, each.num_rows, [native_data(each)])

@@ -1,13 +1,14 @@
 """The sessions that read small tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Self
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import native_batch
+from spark_channel.connectors.base.small_tables import SmallTable
 from spark_channel.connectors.postgresql.read.reader import PostgresReader
-from spark_channel.connectors.postgresql.write.small_table_plans import SmallPlan
+from spark_channel.connectors.postgresql.write.small_table_plans import PgSmallPlan
 from spark_channel.connectors.sql.write.small_tables import (
     PIECE,
 )
@@ -39,7 +40,9 @@ class Sources:
             finally:
                 session.__exit__(kind, None, None)
 
-    def read(self, plan: SmallPlan, conditions: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, table: SmallTable) -> Iterator[pa.RecordBatch]:
+        plan: PgSmallPlan = table.plan
+        conditions = [table.condition] if table.condition else []
         session, source = self._session(native=plan.native), plan.source
         with session.closed_on_failure():
             if not self._at_once:

@@ -12,17 +12,15 @@ order, so that two groups do not wait for each other: the claims of streams by t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, cast
 
-import pyarrow as pa
-
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.small_tables import SmallTable, Together
+from spark_channel.connectors.base.small_tables import ReadTable, SmallTable
 from spark_channel.connectors.postgresql.catalog import PgTable, described, find_rows
 from spark_channel.connectors.postgresql.definition import defined
 from spark_channel.connectors.postgresql.failures import is_gone
@@ -39,7 +37,7 @@ from spark_channel.connectors.postgresql.write.new_table import (
     untried,
 )
 from spark_channel.connectors.postgresql.write.small_table_plans import (
-    SmallPlan,
+    PgSmallPlan,
     copied_rows,
     is_special,
     planned,
@@ -52,21 +50,18 @@ from spark_channel.connectors.postgresql.write.small_table_sources import (
 )
 from spark_channel.connectors.sql.catalog import TABLE
 from spark_channel.connectors.sql.read.source import ReadSource
-from spark_channel.connectors.sql.write.checks import check_planned
-from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
-from spark_channel.connectors.sql.write.group_claims import GroupClaims
 from spark_channel.connectors.sql.write.plan import WriteTarget, numbered_columns
-from spark_channel.connectors.sql.write.publish_many import publish_many
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,
     LONGEST_SECONDS,
     RefusedError,
+    SqlTogether,
     alone,
     are_joined,
-    by_schema,
     database_of,
+    place_in_group,
 )
-from spark_channel.connectors.sql.write.table_database import free_index_names, write_target
+from spark_channel.connectors.sql.write.table_database import free_index_names
 from spark_channel.errors import ChannelError, SchemaError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -84,6 +79,7 @@ SELECT set_config('lock_timeout', '100ms', true),
 FROM (SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::int AS own) AS found
 """  # noqa: S608 - a constant
 """A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
+_NAME_BYTES = 63
 
 
 def joined(reader: Reader, writer: Writer) -> "PostgresTogether | None":
@@ -94,11 +90,11 @@ def joined(reader: Reader, writer: Writer) -> "PostgresTogether | None":
     return PostgresTogether(reader, database)
 
 
-class PostgresTogether(Together):
-    """See `Together`. `reader` and `database` are those of one of the tables."""
+class PostgresTogether(SqlTogether[PgWriteSession]):
+    """See `SqlTogether`."""
 
-    def __init__(self, reader: PostgresReader, database: PostgresDatabase) -> None:
-        self._reader, self._database = reader, database
+    _reader: PostgresReader
+    _database: PostgresDatabase
 
     # --- the look
 
@@ -126,12 +122,7 @@ class PostgresTogether(Together):
             for table, row in zip(candidates, found_rows, strict=True):
                 with alone(table):
                     existing = None if row is None else described(*row)
-                    place = self._placed(
-                        session, database_of(table.writer, PostgresDatabase), existing
-                    )
-                    if place.claimed in targets:
-                        raise TargetError(f"{place.label} is the target of two tables")
-                    targets.add(place.claimed)
+                    place = self._placed(session, table, existing, targets)
                     source, native = sources[table]
                     plan = planned(table, source, native, place, existing)
                     if (definition := definitions.get(table)) is not None:
@@ -140,8 +131,7 @@ class PostgresTogether(Together):
                     table.builds = () if plan.new is None else plan.new.builds
                     table.schema, table.is_there = source.schema, existing is not None
                     table.key = self._key(source, existing)
-            for some in by_schema(tables):
-                self.claims(session, some).look(some)
+            self.look_at_claims(session, tables)
 
     def _key(self, source: ReadSource, existing: PgTable | None) -> tuple[str, ...]:
         """The primary key that the target has, or is made with."""
@@ -168,11 +158,11 @@ class PostgresTogether(Together):
 
     def _fully(
         self,
-        plan: SmallPlan,
+        plan: PgSmallPlan,
         source: TableDefinition,
         own_definition: TableDefinition | None,
         names_of: Callable[[str], Callable[[str], str]],
-    ) -> SmallPlan:
+    ) -> PgSmallPlan:
         """The plan, with what `createTable=full` asks for. `own_definition`: how the table that is there is defined."""
         if own_definition is not None:
             if any(column.generated is not None for column in own_definition.columns):
@@ -188,24 +178,25 @@ class PostgresTogether(Together):
         return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
 
     def _placed(
-        self, session: PgWriteSession, database: PostgresDatabase, existing: PgTable | None
+        self,
+        session: PgWriteSession,
+        table: SmallTable,
+        existing: PgTable | None,
+        targets: set[str],
     ) -> WriteTarget:
-        schema, name = (
-            database.new_place(session) if existing is None else (existing.schema, existing.name)
-        )
-        if is_own_table(name) or len(name.encode()) > 63:
-            raise TargetError(f"table {name!r} cannot be written")
-        place = write_target(schema, name, existing)
-        return replace(place, ledger=Ledger(schema, schema))
+        if existing is not None:
+            schema, name = existing.schema, existing.name
+        else:
+            schema, name = database_of(table.writer, PostgresDatabase).new_place(session)
+        is_long = len(name.encode()) > _NAME_BYTES
+        return place_in_group(schema, name, existing, targets, is_long=is_long)
 
     # --- the rows
 
-    def reading(self, *, at_once: bool) -> AbstractContextManager["Sources"]:
-        return Sources(self._reader, at_once)
-
-    def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
-        reading: Sources = session
-        yield from reading.read(table.plan, [table.condition] if table.condition else [])
+    @contextmanager
+    def reading(self, *, at_once: bool) -> Iterator[ReadTable]:
+        with Sources(self._reader, at_once) as sources:
+            yield sources.read
 
     # --- the transaction
 
@@ -214,25 +205,17 @@ class PostgresTogether(Together):
             if table.is_left:
                 with alone(table):
                     table.plan = replace(table.plan, rows=copied_rows(table))
-        publish_many(self._database, self, tables)
+        super().publish(tables)
 
     def session(self) -> PgWriteSession:
         return self._session("publish together")
 
-    def claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> GroupClaims:
-        dialect = self._database.claim_dialect(session, tables[0].plan.place)
-        return GroupClaims(session, dialect, _otherwise)
-
-    def prepared(
-        self, session: PgWriteSession, claims: GroupClaims, tables: Sequence[SmallTable]
-    ) -> AbstractContextManager[None]:
-        return nullcontext()
+    def on_conflict(self, names: Sequence[str]) -> str:
+        sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
+        return f"ON CONFLICT (claim) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
 
     def transaction(self, session: PgWriteSession) -> AbstractContextManager[None]:
         return session.transaction("ISOLATION LEVEL READ COMMITTED", IDLE_LIMIT, LOCK_LIMIT)
-
-    def claiming(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def write(
         self, session: PgWriteSession, tables: Sequence[SmallTable], *, at_once: bool
@@ -242,19 +225,19 @@ class PostgresTogether(Together):
         until = SYSTEM_CLOCK.now() + LONGEST_SECONDS
         if at_once and tables:
             script = "; ".join(map(self._emptied, tables))
-            with self._refusing(None):
+            with self.refusing(None):
                 session.execute(f"DO {literal_sql(f'BEGIN {script}; END')}")
         else:
             for table in tables:
                 _hold_time(until)
-                with self._refusing(table):
+                with self.refusing(table):
                     session.execute(self._emptied(table))
         self._hold(session, [table for table in tables if table.plan.there is not None])
         for table in tables:
             _hold_time(until)
             target = table.plan.target
             for rows in table.plan.rows:
-                with self._refusing(table):
+                with self.refusing(table):
                     session.copy(target.schema, target.name, rows)
         self._complete(session, tables, until, at_once=at_once)
         return list(tables)
@@ -266,7 +249,7 @@ class PostgresTogether(Together):
         built = [table for table in tables if table.plan.new is not None and table.plan.new.steps]
         for some in [built] if at_once and built else [[table] for table in built]:
             _hold_time(until)
-            with self._refusing(None if at_once else some[0]):
+            with self.refusing(None if at_once else some[0]):
                 session.execute(f"DO {literal_sql(_script(some))}")
                 plans = [table.plan for table in some]
                 count(
@@ -278,7 +261,7 @@ class PostgresTogether(Together):
 
     def _emptied(self, table: SmallTable) -> str:
         """The statement after which the table is there without rows."""
-        plan: SmallPlan = table.plan
+        plan: PgSmallPlan = table.plan
         if plan.there is None:
             return plan.create
         return DIALECT.emptied(plan.target.own_rows, self._database.options)
@@ -287,16 +270,12 @@ class PostgresTogether(Together):
         """Check that the tables, which are locked, are as they were planned."""
         if not tables:
             return
-        names = [table.plan.target.sql for table in tables]
-        for table, row in zip(tables, find_rows(session, names), strict=True):
-            with self._refusing(table):
-                existing = None if row is None else described(*row)
-                check_planned(DIALECT, table.plan.target, existing)
-                if existing is None or is_special(existing):
-                    raise TargetError(f"table {table.plan.target.label} was altered")
+        rows = find_rows(session, [table.plan.target.sql for table in tables])
+        existing = [None if row is None else described(*row) for row in rows]
+        self.check_as_planned(tables, existing, is_special)
 
     @contextmanager
-    def _refusing(self, table: SmallTable | None) -> Iterator[None]:
+    def refusing(self, table: SmallTable | None) -> Iterator[None]:
         try:
             yield
         except ChannelError as error:
@@ -325,9 +304,3 @@ def _hold_time(until: float) -> None:
     """
     if SYSTEM_CLOCK.now() > until:
         raise TargetError(f"the group has locked its tables for {LONGEST_SECONDS:g} s")
-
-
-def _otherwise(names: Sequence[str]) -> str:
-    """See `GroupClaims`."""
-    sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
-    return f"ON CONFLICT (claim) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"

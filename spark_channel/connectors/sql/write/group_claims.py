@@ -34,13 +34,14 @@ class GroupClaims(Claims):
     """
 
     def __init__(
-        self, session: RowSession, dialect: ClaimDialect, otherwise: Callable[[Sequence[str]], str]
+        self,
+        session: RowSession,
+        dialect: ClaimDialect,
+        on_conflict: Callable[[Sequence[str]], str],
     ) -> None:
-        """`otherwise`: the end of an INSERT that sets these columns of a row whose claim is there to those that were to
-        be inserted; () = leaves it as it is.
-        """
+        """`on_conflict`: see `SqlTogether`."""
         super().__init__(session, dialect)
-        self._otherwise = otherwise
+        self._on_conflict = on_conflict
 
     def look(self, tables: Sequence[SmallTable]) -> None:
         """Note how far the streams have published, and the states of their claims."""
@@ -151,7 +152,7 @@ class GroupClaims(Claims):
         values = ", ".join(f"({_marks(row)})" for row in rows)
         into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
         parameters = [value for row in rows for value in row]
-        self._run(f"{into} VALUES {values} {self._otherwise(names)}", parameters)
+        self._run(f"{into} VALUES {values} {self._on_conflict(names)}", parameters)
 
 
 def _marks(values: Sequence[object]) -> str:

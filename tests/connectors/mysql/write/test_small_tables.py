@@ -381,7 +381,6 @@ _KILLED = """
 import os, signal, sys
 import spark_channel
 from spark_channel.connectors.mysql.write import small_tables as together
-from spark_channel.connectors.sql.write import publish_many
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.write import database as writing
 from spark_channel.connectors.sql import SqlWriter
@@ -403,7 +402,7 @@ if sys.argv[1] == "alone":
 publish = together.MysqlTogether.publish
 def first(self, tables):
     dies(*{
-        "made": (publish_many, "_try", "before"),
+        "made": (together.MysqlTogether, "_try", "before"),
         "claims": (together.GroupClaims, "take_all", "after"),
         "rows": (together.RowSender, "load", "before", 2),
         "published": (together.GroupClaims, "publish_all", "after"),
@@ -492,9 +491,9 @@ def _group(small: _Small, numbers: Sequence[int]) -> tuple[Together, list[SmallT
     together, tables = runs[0].together(), [each.small_table() for each in runs]
     assert together is not None
     together.look(tables)
-    with together.reading(at_once=True) as session:
+    with together.reading(at_once=True) as read_rows:
         for table in tables:
-            table.batches = list(together.read(session, table))
+            table.batches = list(read_rows(table))
             table.rows = sum(each.num_rows for each in table.batches)
     assert [each.why for each in tables] == [None] * len(tables)
     return together, tables
