@@ -430,7 +430,7 @@ class _Parts:
             yield self._constraint(constraint, trial_name, name_of)
         for key in self._definition.foreign_keys:
             if self._is_to_itself(key):
-                yield _same(key.label, self.foreign_key(key, TABLE))
+                yield _same(key.label, DIALECT.added_key(TABLE, key, TABLE))
         yield from self._comments()
 
     def left_out(self) -> Iterator[str]:
@@ -439,14 +439,10 @@ class _Parts:
             if not self._is_to_itself(key):
                 table = DIALECT.place(self._schema, self._definition.name)
                 schema = self._schema if key.schema == self._definition.schema else key.schema
-                statement = self.foreign_key(key, DIALECT.place(schema, key.table))
-                yield f"{key.label}: when {key.table} has its rows, run {statement.replace(TABLE, table)}"
+                statement = DIALECT.added_key(table, key, DIALECT.place(schema, key.table))
+                yield f"{key.label}: when {key.table} has its rows, run {statement}"
         for other in self._definition.others:
             yield f"{other}: no copy carries it"
-
-    def foreign_key(self, key: ForeignKeyDefinition, referenced: str) -> str:
-        """The statement that adds the key. `referenced`: the other table, as SQL."""
-        return DIALECT.added_key(TABLE, key, referenced)
 
     def _is_to_itself(self, key: ForeignKeyDefinition) -> bool:
         definition = self._definition

@@ -26,7 +26,7 @@ from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.file_loading import FileStaging
 from spark_channel.connectors.sql.write.file_staging import (
     StagedFile,
-    Staging,
+    StagingDirectory,
     stages_beside,
     target_errors,
 )
@@ -162,7 +162,7 @@ class FileDatabase(TableDatabase[S]):
                 _remove_if_dead(self.path, name)
 
     def _beat(self, name: str) -> str:
-        return Staging.beside(self.path, name).last_beat() or ""
+        return StagingDirectory.beside(self.path, name).last_beat() or ""
 
     def remove_dead_staging(self) -> None:
         """Remove the staging of runs that are known to be dead."""
@@ -244,7 +244,7 @@ class FileStages(Generic[S]):
     def make(
         self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        staging = Staging.beside(self._files.path, plan.stage)
+        staging = StagingDirectory.beside(self._files.path, plan.stage)
         return replace(file_plan(plan), staging=str(staging.directory), token=staging.make())
 
     def names(self, session: S | None, place: WriteTarget, beginning: str) -> list[str]:
@@ -252,7 +252,7 @@ class FileStages(Generic[S]):
 
     def drop(self, session: S | None, place: WriteTarget, names: Sequence[str]) -> None:
         for name in names:
-            Staging.beside(self._files.path, name).remove()
+            StagingDirectory.beside(self._files.path, name).remove()
 
 
 class FilePublisher(TablePublisher[S]):
@@ -306,12 +306,12 @@ def _staged_files(plan: SqlPlan, receipts: Sequence[Receipt]) -> list[Path]:
 
 
 def _remove_if_dead(path: Path, name: str) -> None:
-    if Staging.beside(path, name).is_dead():
+    if StagingDirectory.beside(path, name).is_dead():
         _remove(path, name)
 
 
 def _remove(path: Path, name: str) -> None:
-    Staging.beside(path, name).remove()
+    StagingDirectory.beside(path, name).remove()
     _log.warning("removed orphaned staging %s", name)
 
 

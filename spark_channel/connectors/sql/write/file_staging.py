@@ -26,7 +26,7 @@ from spark_channel.final_errors import final, of_input
 
 __all__ = [
     "StagedFile",
-    "Staging",
+    "StagingDirectory",
     "stages_beside",
     "target_errors",
 ]
@@ -37,13 +37,13 @@ _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class StagingDirectory:
     """One run's directory."""
 
     directory: Path
 
     @classmethod
-    def beside(cls, database: Path, name: str) -> "Staging":
+    def beside(cls, database: Path, name: str) -> "StagingDirectory":
         return cls(_home(database) / name)
 
     def make(self) -> str:
@@ -237,7 +237,7 @@ class StagedFile:
         *,
         when_gone: Callable[[], None] = lambda: None,
     ) -> None:
-        self._staging = Staging(Path(directory))
+        self._staging = StagingDirectory(Path(directory))
         self._when_gone = when_gone
         self._token = token
         self._check()
