@@ -164,7 +164,7 @@ class ForeignKeys:
             for planned in accepted:
                 key = None if table is None else self._same(table, planned, session)
                 if table is not None and key is not None:
-                    with writer.database.definition.altering(session):
+                    with writer.database.altering(session):
                         session.execute(writer.dialect.dropped_key(_sql(writer, table), key.name))
 
         writer.run(TargetError, "drop foreign keys", work)
@@ -200,7 +200,7 @@ class ForeignKeys:
                     _sql(writer, table), candidate.key, writer.dialect.place(*to)
                 )
                 try:
-                    with writer.database.definition.altering(session):
+                    with writer.database.altering(session):
                         session.execute(statement)
                 except TargetError as error:
                     if Verdict.LOST in writer.database.verdict(error):
@@ -247,7 +247,7 @@ def _place_in_target(copy: TableCopy, session: Any) -> tuple[str, str]:
 
 def _there(writer: SqlWriter[Any], session: Any) -> TableDefinition | None:
     table = writer.database.locate(session).table
-    return None if table is None else writer.database.definition.read(session, table)
+    return None if table is None else writer.database.read_definition(session, table)
 
 
 def _sql(writer: SqlWriter[Any], table: TableDefinition) -> str:

@@ -44,7 +44,6 @@ from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.table_database import (
     TableDatabase,
-    TablePublisher,
     staged_tables,
 )
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
@@ -79,8 +78,6 @@ class AdbcDatabase(TableDatabase[AdbcSession]):
         super().__init__(options, Traits(stages=options.makes_tables_in_transactions()))
         self.sql_name = options.sql_dialect()
         self.dialect = AdbcDialect(self.sql_name)
-        self.stages = _Stages(self)
-        self.publisher = _Publisher(self)
 
     @property
     def shown(self) -> str:
@@ -251,30 +248,25 @@ class AdbcDatabase(TableDatabase[AdbcSession]):
             names.append(column_name)
         return names
 
+    # A staging table for each attempt
 
-class _Stages:
-    """Each attempt makes a table."""
-
-    def __init__(self, database: AdbcDatabase) -> None:
-        self._adbc = database
-
-    def make(
+    def make_staging(
         self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        _check_undone(self._adbc, session, plan)
+        _check_undone(self, session, plan)
         return plan  # each attempt makes its own table
 
-    def names(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
+    def staging_names(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
         return [
             name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)
         ]
 
-    def drop(self, session: AdbcSession, place: WriteTarget, names: Sequence[str]) -> None:
+    def drop_staging(self, session: AdbcSession, place: WriteTarget, names: Sequence[str]) -> None:
         for name in names:
-            table = self._adbc.dialect.place(place.schema, name)
+            table = self.dialect.place(place.schema, name)
             try:
-                with in_transaction(self._adbc, session):
-                    if self._adbc.sql_name == "postgres":
+                with in_transaction(self, session):
+                    if self.sql_name == "postgres":
                         session.execute("SET LOCAL lock_timeout = '2s'")
                     session.execute(f"DROP TABLE IF EXISTS {table}")
             except TargetError as error:
@@ -284,20 +276,14 @@ class _Stages:
                     "staging table %s is in use, and stays for the next job to remove", name
                 )
 
-
-class _Publisher(TablePublisher[AdbcSession]):
-    def __init__(self, database: AdbcDatabase) -> None:
-        super().__init__(database)
-        self._adbc = database
-
     @contextmanager
     def around(
         self, session: AdbcSession, plan: SqlPlan, tell: Tell, *, publishes: bool
     ) -> Iterator[None]:
         """Make the table before the transaction, where that would commit what is in it."""
         if not publishes:
-            _check_undone(self._adbc, session, plan)
-            if not self._adbc.options.makes_tables_in_transactions():
+            _check_undone(self, session, plan)
+            if not self.options.makes_tables_in_transactions():
                 self._ready(session, plan, empty=False)
                 session.commit()
         yield
@@ -316,7 +302,7 @@ class _Publisher(TablePublisher[AdbcSession]):
 
     def _ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> None:
         target = plan.target
-        if session.spelled(target.schema or None, target.name, folds=self._adbc.folds) is None:
+        if session.spelled(target.schema or None, target.name, folds=self.folds) is None:
             fields = [pa.field(column.target, column.kind) for column in target.columns]
             try:
                 session.ingest(
@@ -328,7 +314,7 @@ class _Publisher(TablePublisher[AdbcSession]):
                     raise BusyError(str(error)) from error
                 raise
             if target.key:
-                make_unique(session, target, self._adbc.dialect)
+                make_unique(session, target, self.dialect)
         elif empty:
             session.execute(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
 
@@ -339,24 +325,24 @@ class _Publisher(TablePublisher[AdbcSession]):
         receipts: Sequence[Receipt],
         pre_sql: Callable[[], None],
     ) -> bool:
-        in_schema = partial(self._adbc.dialect.place, plan.target.schema)
+        in_schema = partial(self.dialect.place, plan.target.schema)
         staged = staged_tables(session, receipts, in_schema)
         pre_sql()
         self._ready(session, plan, empty=plan.overwrite)
         target = plan.target
         if not target.key:
             for table, rows in staged:
-                self._adbc.merge(session, plan, table, rows)
+                self.merge(session, plan, table, rows)
             return False
-        merged = self._adbc.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
-        column_list = ", ".join(map(self._adbc.dialect.quoted, target.staged_names))
+        merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
+        column_list = ", ".join(map(self.dialect.quoted, target.staged_names))
         before = 0
         for table, rows in staged:
             session.execute(
                 f"INSERT INTO {merged} ({column_list}, {PLACE}) SELECT {column_list}, {PLACE} + {before:d} FROM {table}"  # noqa: S608 - names are quoted
             )
             before += rows
-        self._adbc.merge(session, plan, merged, before)
+        self.merge(session, plan, merged, before)
         session.execute(f"DROP TABLE {merged}")
         return False
 
@@ -387,7 +373,7 @@ def _check_undone(database: AdbcDatabase, session: AdbcSession, plan: SqlPlan) -
         return
     session.execute(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
     session.commit()
-    database.stages.drop(session, plan.place, [trial])
+    database.drop_staging(session, plan.place, [trial])
     consequence = "a task that is repeated would write its rows twice: it can only be read"
     if plan.commit == "job":
         consequence = (

@@ -6,7 +6,7 @@ allowed, that transaction is open from the first row on, and the target judges e
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, final
 
 import pyarrow as pa
@@ -14,9 +14,8 @@ import pyarrow as pa
 from spark_channel.connectors.adbc.dialect import arranged, placed
 from spark_channel.connectors.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.adbc.session import AdbcSession, is_busy
-from spark_channel.connectors.sql.write.database import Stages
 from spark_channel.connectors.sql.write.loading import Loading, RefuseRow, Rows
-from spark_channel.connectors.sql.write.plan import SqlPlan
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.retry import Retry
@@ -33,8 +32,9 @@ class AdbcTables(Protocol):
 
     def append(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None: ...
     def merge_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None: ...
-    @property
-    def stages(self) -> Stages[AdbcSession]: ...
+    def drop_staging(
+        self, session: AdbcSession, place: WriteTarget, names: Sequence[str]
+    ) -> None: ...
 
 
 def adbc_loading(
@@ -101,7 +101,7 @@ class AdbcStaging:
         if session is not None:
             session.undo()
             if self._stage is not None:
-                self._database.stages.drop(session, self._claim.plan.place, [self._stage])
+                self._database.drop_staging(session, self._claim.plan.place, [self._stage])
 
 
 @final

@@ -32,7 +32,7 @@ from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write.checks import check_stored
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.file_database import FileDatabase, FileDefinitions
+from spark_channel.connectors.sql.write.file_database import FileDatabase
 from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.merge import PLACE, Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
@@ -160,7 +160,6 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
         retry = Retry(options.lock_timeout, first=0.02, longest=0.5)
         traits = Traits(None, has_numbers=True, retry=retry, passes=Verdict.CONFLICT)
         super().__init__(options, traits)
-        self.definition = _Definitions(self, self._tried)
 
     def check_file(self) -> None:
         check_file(self.path, TargetError)
@@ -178,7 +177,7 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
     def new_place(self, session: DuckdbSession | None) -> tuple[str, str]:
         return name_readings(self.options.dbtable, "duckdb", "main")[-1]
 
-    def _tried(
+    def tried(
         self,
         session: DuckdbSession | None,
         target: WriteTarget,
@@ -200,6 +199,37 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
             return name
 
         return tried(definition, rows, target.schema, target.name, name_of, sequence_of)
+
+    def new_table(
+        self,
+        session: DuckdbSession | None,
+        target: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        new = super().new_table(session, target, definition, rows, whole, is_full=is_full)
+        if not is_full or new.create:
+            return new
+        return new.with_carried([*comments_of(definition, rows)])
+
+    def read_definition(self, session: DuckdbSession, table: Table) -> TableDefinition:
+        assert isinstance(table, DuckdbTable)
+        return read_definition(session, table)
+
+    def complete(self, session: DuckdbSession, plan: SqlPlan, tell: Tell) -> None:
+        super().complete(session, plan, tell)
+        for statement in counted_on(plan.place, plan.numbers):
+            went, gap = session.rows(statement)[0]
+            if gap and went < gap:
+                _log.warning(
+                    "table %s may give numbers that its rows have: its sequence is %d numbers behind, which DuckDB "
+                    "takes one by one. Make a new sequence, and set it as the column's default",
+                    plan.place.label,
+                    gap,
+                )
 
     def loading(
         self, claim: TaskClaim[DuckdbSession], *, stages: bool = True
@@ -245,36 +275,3 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
             return bool(session.rows(query, (name,)))
 
         return ClaimDialect(table=lambda name: f"main.{name}", exists=exists)
-
-
-class _Definitions(FileDefinitions[DuckdbSession]):
-    def new_table(
-        self,
-        session: DuckdbSession | None,
-        target: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        whole: TableDefinition,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        new = super().new_table(session, target, definition, rows, whole, is_full=is_full)
-        if not is_full or new.create:
-            return new
-        return new.with_carried([*comments_of(definition, rows)])
-
-    def read(self, session: DuckdbSession, table: Table) -> TableDefinition:
-        assert isinstance(table, DuckdbTable)
-        return read_definition(session, table)
-
-    def complete(self, session: DuckdbSession, plan: SqlPlan, tell: Tell) -> None:
-        super().complete(session, plan, tell)
-        for statement in counted_on(plan.place, plan.numbers):
-            went, gap = session.rows(statement)[0]
-            if gap and went < gap:
-                _log.warning(
-                    "table %s may give numbers that its rows have: its sequence is %d numbers behind, which DuckDB "
-                    "takes one by one. Make a new sequence, and set it as the column's default",
-                    plan.place.label,
-                    gap,
-                )

@@ -7,18 +7,17 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
-from spark_channel.connectors.sql.write.file_database import FileDatabase, FileDefinitions
+from spark_channel.connectors.sql.write.file_database import FileDatabase
 from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sqlite.definition import read_definition, tried
-from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
+from spark_channel.connectors.sqlite.definition import tried
+from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
 from spark_channel.connectors.sqlite.loader import SqliteLoader, encoded, insert_files
 from spark_channel.connectors.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sqlite.session import (
@@ -48,7 +47,6 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
 
     def __init__(self, options: SqliteWriteOptions) -> None:
         super().__init__(options, Traits(server=None))
-        self.definition = _Definitions(self, self._tried)
 
     def check_file(self) -> None:
         check_file(self.path, TargetError)
@@ -56,7 +54,7 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
     def new_place(self, session: SqliteSession | None) -> tuple[str, str]:
         return "main", self._new_name()
 
-    def _tried(
+    def tried(
         self,
         session: SqliteSession | None,
         place: WriteTarget,
@@ -134,9 +132,3 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
                 takes="a table's name",
             )
         return tree.name
-
-
-class _Definitions(FileDefinitions[SqliteSession]):
-    def read(self, session: SqliteSession, table: Table) -> TableDefinition:
-        assert isinstance(table, SqliteTable)
-        return read_definition(session, table)

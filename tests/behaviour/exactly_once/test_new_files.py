@@ -55,7 +55,7 @@ def test_a_run_that_dies_in_the_middle_is_not_linked_by_another(
         def die(*_: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cast(Any, later).database.publisher, "publish", die)
+        monkeypatch.setattr(cast(Any, later).database, "publish", die)
         with pytest.raises(KeyboardInterrupt):
             later.commit(plan, receipts)
         link(*names)
@@ -86,7 +86,7 @@ def test_a_run_that_fails_in_a_file_that_another_job_has_made_gives_its_claim_ba
     def fail(*_: Any) -> None:
         raise CommitError("the disk is full")
 
-    monkeypatch.setattr(cast(Any, late).database.publisher, "publish", fail)
+    monkeypatch.setattr(cast(Any, late).database, "publish", fail)
     with pytest.raises(CommitError, match="the disk is full"):
         late.commit(plan, receipts)
     late.abort(plan, list(receipts))

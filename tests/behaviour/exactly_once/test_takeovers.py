@@ -53,9 +53,9 @@ def test_a_takeover_that_fails_leaves_the_live_run_its_claim(
 
     database = cast(Any, later).database
     if mode == "job":
-        monkeypatch.setattr(database.stages, "make", fail)
+        monkeypatch.setattr(database, "make_staging", fail)
     else:
-        monkeypatch.setattr(database.publisher, "make_ready", fail)
+        monkeypatch.setattr(database, "make_ready", fail)
     with pytest.raises(TargetError, match="the disk is full"):
         later.prepare(_context("later", mode), ROWS.schema)
     live.commit(plan, receipts or [_task(live, plan)])

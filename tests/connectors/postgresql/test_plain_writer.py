@@ -106,7 +106,7 @@ class PlainDatabase(TableDatabase[Session]):
     def new_place(self, session: Session) -> tuple[str, str]:
         return session.value("SELECT current_schema()"), self.options.dbtable
 
-    def stage_names(self, session: Session, place: WriteTarget, beginning: str) -> list[str]:
+    def staging_names(self, session: Session, place: WriteTarget, beginning: str) -> list[str]:
         query = "SELECT tablename FROM pg_tables WHERE schemaname = ? AND starts_with(tablename, ?)"
         return [str(name) for (name,) in session.rows(query, (place.staging, beginning))]
 

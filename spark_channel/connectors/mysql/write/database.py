@@ -60,8 +60,6 @@ from spark_channel.connectors.sql.write.scripts import hold_appends
 from spark_channel.connectors.sql.write.sessions import Server, Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.table_database import (
     TableDatabase,
-    TableDefinitions,
-    TablePublisher,
     is_one_pass,
     make_table,
     one_pass_rows,
@@ -99,9 +97,6 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options, _traits(options, Server(address_of(options).host, self._health)))
-        self.definition = _Definitions(self)
-        self.stages = _Stages(self)
-        self.publisher = _Publisher(self)
 
     @property
     def shown(self) -> str:
@@ -190,25 +185,9 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
         is_plain = table is not None and not any(each.generated for each in table.columns)
         return is_plain and is_one_pass(self.traits, plan, table, context)
 
+    # What a new table gets of its source's definition
 
-def _traits(options: MysqlWriteOptions, server: Server) -> Traits:
-    is_append = options.write_mode == "insert" and options.duplicates == "error"
-    by_task = options.commit == "task" and not options.tolerates_dirty_rows
-    return Traits(
-        server,
-        holds_appends=True,
-        overwrite_drops=False,
-        one_pass_rows=one_pass_rows(options) if options.duplicates == "error" else None,
-        task_seconds=TASK_SECONDS if is_append and by_task else None,
-    )
-
-
-class _Definitions(TableDefinitions[MysqlWriteSession]):
-    def __init__(self, database: MysqlDatabase) -> None:
-        super().__init__(database)
-        self._mysql = database
-
-    def read(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
+    def read_definition(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
         assert isinstance(table, MysqlTable)
         return read_definition(session, table)
 
@@ -224,7 +203,7 @@ class _Definitions(TableDefinitions[MysqlWriteSession]):
     ) -> NewTable:
         assert session is not None
         left_out: tuple[str, ...] = ()
-        own = is_full and definition.statement and definition.system == self._mysql.dialect.sql
+        own = is_full and definition.statement and definition.system == self.dialect.sql
         if own:
             new = tried(session, place, definition, rows)
             if isinstance(new, NewTable):
@@ -232,20 +211,20 @@ class _Definitions(TableDefinitions[MysqlWriteSession]):
             left_out = (f"what only CREATE TABLE says: {new}",)
         new = super().new_table(session, place, definition, rows, whole, is_full=is_full)
         if is_full and not own:
-            is_free = self._mysql.options.table_comment is None
+            is_free = self.options.table_comment is None
             new = new.with_carried([*comments_of(definition, rows, is_free=is_free)])
             new = self._with_numbers(new, definition)
         return without_refused_checks(replace(new, left_out=(*left_out, *new.left_out)), whole)
 
     def _with_numbers(self, new: NewTable, definition: TableDefinition) -> NewTable:
         """`new`, made as the definition of another system says, with AUTO_INCREMENT: on the first column of the key."""
-        key = self._mysql.options.key_columns or new.key
+        key = self.options.key_columns or new.key
         column = definition.column(key[0]) if key else None
         sequence = None if column is None else column.sequence
         if (
             column is None
             or sequence is None
-            or (sequence.increment, self._mysql.options.create_table_column_types) != (1, None)
+            or (sequence.increment, self.options.create_table_column_types) != (1, None)
         ):
             return new
         if not pa.types.is_integer(new.rows.field(column.name).type) or sequence.following < 1:
@@ -266,54 +245,49 @@ class _Definitions(TableDefinitions[MysqlWriteSession]):
         finally:
             session.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
+    # A staging table for each attempt
 
-class _Stages:
-    """Each attempt makes a table."""
-
-    def __init__(self, database: MysqlDatabase) -> None:
-        self._mysql = database
-
-    def make(
+    def make_staging(
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         """Each attempt makes its own table, so that a right which lacks would end each of them."""
-        said = lacking_to_stage(self._mysql.dialect, session, place)
+        said = lacking_to_stage(self.dialect, session, place)
         if said:
             ways = "" if context.stream is not None else f". {STAGING_WAYS}"
-            raise of_input(TargetError(f"{self._mysql.shown}: {said}{ways}"))
+            raise of_input(TargetError(f"{self.shown}: {said}{ways}"))
         return plan
 
-    def names(self, session: MysqlWriteSession, place: WriteTarget, beginning: str) -> list[str]:
+    def staging_names(
+        self, session: MysqlWriteSession, place: WriteTarget, beginning: str
+    ) -> list[str]:
         return stage_names(session, place.staging, beginning)
 
-    def drop(self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]) -> None:
+    def drop_staging(
+        self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]
+    ) -> None:
         for table in drop_tables(session, [table_in(place.staging, name) for name in names]):
             _log.warning(
                 "staging %s stays until a later job removes it: a transaction still uses it", table
             )
 
-
-class _Publisher(TablePublisher[MysqlWriteSession]):
-    def __init__(self, database: MysqlDatabase) -> None:
-        super().__init__(database)
-        self._mysql = database
+    # Tables are made outside of transactions, under the lock of publishes
 
     @contextmanager
     def around(
         self, session: MysqlWriteSession, plan: SqlPlan, tell: Tell, *, publishes: bool
     ) -> Iterator[None]:
         with self._alone(session, plan, create=not publishes or plan.commit == "job"):
-            if not publishes and self._mysql.dialect.commits(self._mysql.options.pre_sql, "preSql"):
+            if not publishes and self.dialect.commits(self.options.pre_sql, "preSql"):
                 self._run_pre_sql(session, plan)
             yield
 
     def _run_pre_sql(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
         """Before the transaction, unless an earlier run has got so far."""
-        claims = claims_at(self._mysql, session, plan.place)
+        claims = claims_at(self, session, plan.place)
         if claims.fence(plan.claim).state == "open":
-            for statement in self._mysql.dialect.script(self._mysql.options.pre_sql, "preSql"):
-                with in_transaction(self._mysql, session):
-                    hold_appends(self._mysql, plan, claims)
+            for statement in self.dialect.script(self.options.pre_sql, "preSql"):
+                with in_transaction(self, session):
+                    hold_appends(self, plan, claims)
                     session.execute(statement)
 
     def publish(
@@ -327,8 +301,8 @@ class _Publisher(TablePublisher[MysqlWriteSession]):
         pre_sql()
         self.ready(session, plan, empty=plan.overwrite)
         # Which has locked the rows that it deleted.
-        paced = self._mysql.options.is_limited and not plan.overwrite
-        insert_staged(session, plan.target, self._mysql.options, staged, paced=paced)
+        paced = self.options.is_limited and not plan.overwrite
+        insert_staged(session, plan.target, self.options, staged, paced=paced)
         return False  # `around` makes tables
 
     @contextmanager
@@ -341,16 +315,28 @@ class _Publisher(TablePublisher[MysqlWriteSession]):
         hold(session, table_lock(target.label))
         session.end_when_silent()
         is_first = create and plan.held is not None and plan.held.follows == Follows(None)
-        if is_first and self._mysql.dialect.find_table(session, target.sql) is None:
-            with in_transaction(self._mysql, session):
-                claims_at(self._mysql, session, plan.place).makes_table(plan.claim)
-        made = create and make_table(self._mysql, session, target)
+        if is_first and self.dialect.find_table(session, target.sql) is None:
+            with in_transaction(self, session):
+                claims_at(self, session, plan.place).makes_table(plan.claim)
+        made = create and make_table(self, session, target)
         try:
             yield
         except TargetError:
             if made:
                 drop_if_empty(session, target)
             raise
+
+
+def _traits(options: MysqlWriteOptions, server: Server) -> Traits:
+    is_append = options.write_mode == "insert" and options.duplicates == "error"
+    by_task = options.commit == "task" and not options.tolerates_dirty_rows
+    return Traits(
+        server,
+        holds_appends=True,
+        overwrite_drops=False,
+        one_pass_rows=one_pass_rows(options) if options.duplicates == "error" else None,
+        task_seconds=TASK_SECONDS if is_append and by_task else None,
+    )
 
 
 def _check_scripts(options: MysqlWriteOptions, forbidden: frozenset[str]) -> None:

@@ -50,7 +50,7 @@ from spark_channel.connectors.postgresql.write.new_table import (
 from spark_channel.connectors.postgresql.write.staged_rows import (
     check_staged,
     is_there,
-    new_table,
+    naming_table,
     patient_lock,
     publish_stage,
 )
@@ -65,8 +65,6 @@ from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
 from spark_channel.connectors.sql.write.sessions import Server, Tell, Traits, Verdict
 from spark_channel.connectors.sql.write.table_database import (
     TableDatabase,
-    TableDefinitions,
-    TablePublisher,
     is_one_pass,
     one_pass_rows,
 )
@@ -100,9 +98,6 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
         host = options.address.parameters.get("host")
         server = Server(host, self._health, self.kept.keeping)
         super().__init__(options, _traits(options, server))
-        self.definition = _Definitions(self)
-        self.stages = _Stages(self)
-        self.publisher = _Publisher(self)
 
     @property
     def shown(self) -> str:
@@ -191,6 +186,152 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
         casts = any(column.cast for column in written_columns(matched.target))
         return replace(matched, stages_apart=casts and not matched.native)
 
+    # What a new table gets of its source's definition
+
+    def read_definition(self, session: PgWriteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, PgTable)
+        return read_definition(session, table)
+
+    def new_table(
+        self,
+        session: PgWriteSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        assert session is not None
+        dropped = place.table
+        assert dropped is None or isinstance(dropped, PgTable)
+        taken = relation_names(session, place.schema, dropped) if is_full else set()
+        name_of = free_names(taken, DIALECT.index_name_bytes)
+        if is_full and definition.system == DIALECT.sql:
+            return tried(session, place.schema, definition, rows, self.options, name_of)
+        new = plain_new_table(
+            DIALECT,
+            definition,
+            rows,
+            is_full=is_full,
+            name_of=name_of,
+            is_typed=self.options.create_table_column_types is not None,
+        )
+        if is_full:
+            new = with_numbers(new, definition, place.schema, place.name, self.options, name_of)
+        new = keyed(new, self.options, self.options.key_columns or ())
+        if definition.system != DIALECT.sql or self.options.create_table_column_types:
+            return new
+        return typed(session, place.schema, new, definition, self.options)
+
+    def complete(self, session: PgWriteSession, plan: SqlPlan, tell: Tell) -> None:
+        super().complete(session, plan, tell)
+        count(session, counts_of(plan.target.steps, plan.target.sql))
+        count_on(session, plan.place, plan.numbers)
+
+    @contextmanager
+    def altering(self, session: PgWriteSession, alone: WriteTarget | None = None) -> Iterator[None]:
+        with session.transaction():
+            session.execute(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            if alone is not None:
+                table = DIALECT.place(alone.schema, alone.name)
+                session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield
+
+    # One staging table for the run, which is the future table itself where there is none
+
+    def make_staging(
+        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> PostgresPlan:
+        """Make the staging table, which is the future table itself where there is none.
+
+        In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
+        """
+        own = _own(plan)
+        if _kept(self.options, place, plan) is not None or own.stages_apart:
+            create_stage(session, own.target, place.staging, own.staging)
+            return own
+        sql = table_sql(place.staging, own.staging)
+        if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
+            session.execute(_create_sql(self.options, own, sql))
+        staged = find_table(session, sql)
+        assert staged is not None
+        return _matched(self, own, staged, context, place.name)
+
+    def staging_names(
+        self, session: PgWriteSession, place: WriteTarget, beginning: str
+    ) -> list[str]:
+        return stages(session, place.staging, beginning)
+
+    def drop_staging(
+        self, session: PgWriteSession, place: WriteTarget, names: Sequence[str]
+    ) -> None:
+        for name in names:
+            try:
+                with in_transaction(self, session):
+                    session.execute("SET LOCAL lock_timeout = '2s'")
+                    drop_stage(session, place.staging, name)
+            except TargetError as error:
+                if sqlstate_of(error) != _LOCKED:
+                    raise
+                _log.warning(
+                    "staging table %s is in use, and stays for the next job to remove", name
+                )
+
+    def make_ready(
+        self,
+        session: PgWriteSession,
+        plan: SqlPlan,
+        place: WriteTarget,
+        context: WriteContext,
+        *,
+        first: bool,
+    ) -> tuple[PostgresPlan, bool]:
+        own = _own(plan)
+        if first and _kept(self.options, place, plan) is None:
+            return self._create(session, own, context), True
+        there = find_table(session, own.target.sql)
+        if there is None:
+            raise TargetError(
+                f"table {place.label} was dropped while its rows were written: run the job again"
+            )
+        own = _matched(self, own, there, context)
+        if first:
+            is_there(session, own.target, self.options, overwrite=plan.overwrite)
+        return own, False
+
+    def _create(
+        self, session: PgWriteSession, plan: PostgresPlan, context: WriteContext
+    ) -> PostgresPlan:
+        table = plan.target
+        if plan.overwrite:
+            with patient_lock(session, table):
+                session.execute(f"DROP TABLE IF EXISTS {table.sql}")
+        with naming_table(table):
+            session.execute(_create_sql(self.options, plan, table.sql))
+        if self.options.table_comment is not None:
+            comment = literal_sql(self.options.table_comment)
+            session.execute(f"COMMENT ON TABLE {table.sql} IS {comment}")
+        made = find_table(session, table.sql)
+        assert made is not None
+        own = _matched(self, plan, made, context, table.name)
+        if own.target.key:
+            session.execute(
+                f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})"
+            )
+        return replace(own, target=replace(own.target, create=None))
+
+    def publish(
+        self,
+        session: PgWriteSession,
+        plan: SqlPlan,
+        receipts: Sequence[Receipt],
+        pre_sql: Callable[[], None],
+    ) -> bool:
+        check_staged(session, _own(plan), self.options, receipts)
+        pre_sql()
+        return publish_stage(session, _own(plan), self.options, receipts)
+
 
 def _traits(options: PostgresWriteOptions, server: Server) -> Traits:
     by_task = options.commit == "task" or options.tolerates_dirty_rows
@@ -260,163 +401,6 @@ def _end_sessions(run: str) -> str | None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
         f"AND usename = session_user AND application_name = {literal_sql(name)}"
     )
-
-
-class _Definitions(TableDefinitions[PgWriteSession]):
-    def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(database)
-        self._pg = database
-
-    def read(self, session: PgWriteSession, table: Table) -> TableDefinition:
-        assert isinstance(table, PgTable)
-        return read_definition(session, table)
-
-    def new_table(
-        self,
-        session: PgWriteSession | None,
-        place: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        whole: TableDefinition,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        assert session is not None
-        dropped = place.table
-        assert dropped is None or isinstance(dropped, PgTable)
-        taken = relation_names(session, place.schema, dropped) if is_full else set()
-        name_of = free_names(taken, DIALECT.index_name_bytes)
-        if is_full and definition.system == DIALECT.sql:
-            return tried(session, place.schema, definition, rows, self._pg.options, name_of)
-        new = plain_new_table(
-            DIALECT,
-            definition,
-            rows,
-            is_full=is_full,
-            name_of=name_of,
-            is_typed=self._pg.options.create_table_column_types is not None,
-        )
-        if is_full:
-            new = with_numbers(new, definition, place.schema, place.name, self._pg.options, name_of)
-        new = keyed(new, self._pg.options, self._pg.options.key_columns or ())
-        if definition.system != DIALECT.sql or self._pg.options.create_table_column_types:
-            return new
-        return typed(session, place.schema, new, definition, self._pg.options)
-
-    def complete(self, session: PgWriteSession, plan: SqlPlan, tell: Tell) -> None:
-        super().complete(session, plan, tell)
-        count(session, counts_of(plan.target.steps, plan.target.sql))
-        count_on(session, plan.place, plan.numbers)
-
-    @contextmanager
-    def altering(self, session: PgWriteSession, alone: WriteTarget | None = None) -> Iterator[None]:
-        with session.transaction():
-            session.execute(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
-            if alone is not None:
-                table = DIALECT.place(alone.schema, alone.name)
-                session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-            yield
-
-
-class _Stages:
-    """One table for the run, which is the future table itself where there is none."""
-
-    def __init__(self, database: PostgresDatabase) -> None:
-        self._pg = database
-
-    def make(
-        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> PostgresPlan:
-        """Make the staging table, which is the future table itself where there is none.
-
-        In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
-        """
-        own = _own(plan)
-        if _kept(self._pg.options, place, plan) is not None or own.stages_apart:
-            create_stage(session, own.target, place.staging, own.staging)
-            return own
-        sql = table_sql(place.staging, own.staging)
-        if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
-            session.execute(_create_sql(self._pg.options, own, sql))
-        staged = find_table(session, sql)
-        assert staged is not None
-        return _matched(self._pg, own, staged, context, place.name)
-
-    def names(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
-        return stages(session, place.staging, beginning)
-
-    def drop(self, session: PgWriteSession, place: WriteTarget, names: Sequence[str]) -> None:
-        for name in names:
-            try:
-                with in_transaction(self._pg, session):
-                    session.execute("SET LOCAL lock_timeout = '2s'")
-                    drop_stage(session, place.staging, name)
-            except TargetError as error:
-                if sqlstate_of(error) != _LOCKED:
-                    raise
-                _log.warning(
-                    "staging table %s is in use, and stays for the next job to remove", name
-                )
-
-
-class _Publisher(TablePublisher[PgWriteSession]):
-    def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(database)
-        self._pg = database
-
-    def make_ready(
-        self,
-        session: PgWriteSession,
-        plan: SqlPlan,
-        place: WriteTarget,
-        context: WriteContext,
-        *,
-        first: bool,
-    ) -> tuple[PostgresPlan, bool]:
-        own = _own(plan)
-        if first and _kept(self._pg.options, place, plan) is None:
-            return self._create(session, own, context), True
-        there = find_table(session, own.target.sql)
-        if there is None:
-            raise TargetError(
-                f"table {place.label} was dropped while its rows were written: run the job again"
-            )
-        own = _matched(self._pg, own, there, context)
-        if first:
-            is_there(session, own.target, self._pg.options, overwrite=plan.overwrite)
-        return own, False
-
-    def _create(
-        self, session: PgWriteSession, plan: PostgresPlan, context: WriteContext
-    ) -> PostgresPlan:
-        table = plan.target
-        if plan.overwrite:
-            with patient_lock(session, table):
-                session.execute(f"DROP TABLE IF EXISTS {table.sql}")
-        with new_table(table):
-            session.execute(_create_sql(self._pg.options, plan, table.sql))
-        if self._pg.options.table_comment is not None:
-            comment = literal_sql(self._pg.options.table_comment)
-            session.execute(f"COMMENT ON TABLE {table.sql} IS {comment}")
-        made = find_table(session, table.sql)
-        assert made is not None
-        own = _matched(self._pg, plan, made, context, table.name)
-        if own.target.key:
-            session.execute(
-                f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})"
-            )
-        return replace(own, target=replace(own.target, create=None))
-
-    def publish(
-        self,
-        session: PgWriteSession,
-        plan: SqlPlan,
-        receipts: Sequence[Receipt],
-        pre_sql: Callable[[], None],
-    ) -> bool:
-        check_staged(session, _own(plan), self._pg.options, receipts)
-        pre_sql()
-        return publish_stage(session, _own(plan), self._pg.options, receipts)
 
 
 def _own(plan: SqlPlan) -> PostgresPlan:

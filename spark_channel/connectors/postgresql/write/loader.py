@@ -6,7 +6,7 @@ rows are held, up to `most_held` bytes; those of a larger task go into a staging
 """
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, final
 
@@ -45,7 +45,6 @@ from spark_channel.connectors.postgresql.write.staging import (
     drop_stage,
     stage_columns,
 )
-from spark_channel.connectors.sql.write.database import Stages
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_session, retry
 from spark_channel.connectors.sql.write.loading import (
@@ -57,6 +56,7 @@ from spark_channel.connectors.sql.write.loading import (
     may_last,
     most_held,
 )
+from spark_channel.connectors.sql.write.plan import WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import END_WHEN_SILENT
 from spark_channel.connectors.sql.write.refused_value import refused_value
 from spark_channel.connectors.sql.write.sessions import WriteSessions
@@ -100,8 +100,9 @@ class PostgresTasks(WriteSessions[PgWriteSession], Protocol):
     def row_cost(self) -> RowCost: ...
     @property
     def kept(self) -> ThreadSession[PgWriteSession]: ...
-    @property
-    def stages(self) -> Stages[PgWriteSession]: ...
+    def drop_staging(
+        self, session: PgWriteSession, place: WriteTarget, names: Sequence[str]
+    ) -> None: ...
 
 
 def postgres_loading(
@@ -380,11 +381,11 @@ class PostgresStaging:
                 self._database,
                 TargetError,
                 f"write {self._claim.plan.job}",
-                lambda other: self._database.stages.drop(other, place, [self.name]),
+                lambda other: self._database.drop_staging(other, place, [self.name]),
             )
         elif session.is_open:
             session.undo()
-            self._database.stages.drop(session, place, [self.name])
+            self._database.drop_staging(session, place, [self.name])
 
 
 @final

@@ -25,7 +25,7 @@ __all__ = [
     "bring_staged",
     "check_staged",
     "is_there",
-    "new_table",
+    "naming_table",
     "patient_lock",
     "publish_stage",
 ]
@@ -73,7 +73,7 @@ def is_there(
     """
     drops = overwrite and not options.truncate
     if target.create is not None and not drops:
-        return False  # `new_table` finds one that was made since
+        return False  # `naming_table` finds one that was made since
     with patient_lock(session, target) if overwrite else nullcontext():
         return is_ready(session, DIALECT, target, options, overwrite=overwrite)
 
@@ -166,7 +166,7 @@ def publish_stage(
     if plan.stages_apart:
         _bring_into_new(session, plan, stage, options, receipts)
         return True
-    with new_table(target):
+    with naming_table(target):
         if plan.place.staging != target.schema:
             session.execute(f"ALTER TABLE {stage} SET SCHEMA {quoted_name(target.schema)}")
             stage = table_sql(target.schema, plan.staging)
@@ -188,7 +188,7 @@ def _bring_into_new(
 ) -> None:
     """Make the table, whose server casts the staged values, and bring them in."""
     assert plan.new_table is not None
-    with new_table(plan.target):
+    with naming_table(plan.target):
         session.execute(plan.new_table.create.replace(TABLE, plan.target.sql))
     if plan.target.key:
         keys = keys_sql(plan.target)
@@ -240,7 +240,7 @@ def _pages_to_pace(
 
 
 @contextmanager
-def new_table(target: TargetTable) -> Iterator[None]:
+def naming_table(target: TargetTable) -> Iterator[None]:
     """Around the statement that gives the new table its name.
 
     Raises:

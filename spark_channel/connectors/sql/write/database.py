@@ -7,91 +7,27 @@ one, of which a connector replaces what its database does in another way.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol
+
+import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.sql.catalog import Table
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.options import FileWriteOptions, LedgerOptions
-from spark_channel.connectors.sql.session import BoundSession, S
+from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_tables import Ledger
 from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Tell, WriteSessions
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 
-__all__ = ["Publisher", "Stages", "WriteDatabase", "is_there", "ledger_options", "placed"]
-
-_S_contra = TypeVar("_S_contra", bound=BoundSession, contravariant=True)
-
-
-class Stages(Protocol[_S_contra]):
-    """Where the rows of a run are until they are published."""
-
-    def make(
-        self, session: _S_contra, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        """`commit=job`: what tasks need before they stage. Safe twice. See `Traits.stages_with_claim`.
-
-        Not called where the one task stages nothing.
-        """
-        ...
-
-    def names(self, session: _S_contra, place: WriteTarget, beginning: str) -> list[str]:
-        """The names of staging tables (or directories) that begin so."""
-        ...
-
-    def drop(self, session: _S_contra, place: WriteTarget, names: Sequence[str]) -> None:
-        """Drop some of `names`, each in a separate transaction. Safe twice, and while tasks still write."""
-        ...
-
-
-class Publisher(Protocol[_S_contra]):
-    """What happens to the table in the transaction that makes it ready, or that publishes."""
-
-    def around(
-        self, session: _S_contra, plan: SqlPlan, tell: Tell, *, publishes: bool
-    ) -> AbstractContextManager[None]:
-        """Around that transaction: for what cannot be in it."""
-        ...
-
-    def make_ready(
-        self,
-        session: _S_contra,
-        plan: SqlPlan,
-        place: WriteTarget,
-        context: WriteContext,
-        *,
-        first: bool,
-    ) -> tuple[SqlPlan, bool]:
-        """`commit=task`: with `first` create or empty the table; else hold it to be there. And what its tasks need.
-
-        Whether this made the table, which `Definition.complete` then completes.
-        """
-        ...
-
-    def publish(
-        self,
-        session: _S_contra,
-        plan: SqlPlan,
-        receipts: Sequence[Receipt],
-        pre_sql: Callable[[], None],
-    ) -> bool:
-        """`commit=job`: count the staged rows, then `pre_sql`; then make or empty the table, and bring them in.
-
-        Whether it made the table, which `Definition.complete` then completes.
-
-        Raises:
-            CommitError: the staged rows are not exactly what `receipts` promise. `pre_sql` has not run then.
-        """
-        ...
+__all__ = ["WriteDatabase", "is_there", "ledger_options", "placed"]
 
 
 class WriteDatabase(WriteSessions[S], Protocol[S]):
     """See the head of this file."""
-
-    @property
-    def stages(self) -> Stages[S]: ...
-    @property
-    def publisher(self) -> Publisher[S]: ...
 
     def check(self, context: WriteContext) -> None:
         """Before a session is opened: hold options and scripts to be usable."""
@@ -111,8 +47,81 @@ class WriteDatabase(WriteSessions[S], Protocol[S]):
         """
         ...
 
+    def read_definition(self, session: S, table: Table) -> TableDefinition | None:
+        """How a table is defined; None = the database says no expressions."""
+        ...
+
+    def new_table(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        """What a new table for `rows` gets of `definition`, which is a part of the `whole`.
+
+        Without a session the database itself is to be made, too.
+        """
+        ...
+
+    def altering(
+        self, session: S, alone: WriteTarget | None = None
+    ) -> AbstractContextManager[None]:
+        """Around statements that change a definition, which wait for other sessions for a bounded time.
+
+        No other write of this package, and if possible no other session, changes that of the table `alone` meanwhile.
+        """
+        ...
+
+    def make_staging(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        """`commit=job`: what tasks need before they stage. Safe twice. See `Traits.stages_with_claim`.
+
+        Not called where the one task stages nothing.
+        """
+        ...
+
+    def staging_names(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
+        """The names of staging tables (or directories) that begin so."""
+        ...
+
+    def drop_staging(self, session: S, place: WriteTarget, names: Sequence[str]) -> None:
+        """Drop some of `names`, each in a separate transaction. Safe twice, and while tasks still write."""
+        ...
+
+    def around(
+        self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool
+    ) -> AbstractContextManager[None]:
+        """Around the transaction of `make_ready`, or of `publish`: for what cannot be in it."""
+        ...
+
+    def make_ready(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> tuple[SqlPlan, bool]:
+        """`commit=task`: with `first` create or empty the table; else hold it to be there. And what its tasks need.
+
+        Whether this made the table, which is then to be completed.
+        """
+        ...
+
     def loading(self, claim: TaskClaim[S], *, stages: bool = True) -> Loading[S]:
         """How the rows of an attempt reach the table. Without `stages`: after a `NoStagingError`."""
+        ...
+
+    def publish(
+        self, session: S, plan: SqlPlan, receipts: Sequence[Receipt], pre_sql: Callable[[], None]
+    ) -> bool:
+        """`commit=job`: count the staged rows, then `pre_sql`; then make or empty the table, and bring them in.
+
+        Whether it made the table, which is then to be completed.
+
+        Raises:
+            CommitError: the staged rows are not exactly what `receipts` promise. `pre_sql` has not run then.
+        """
         ...
 
 

@@ -153,7 +153,7 @@ class Evolution(Generic[S]):
             return next((pair for pair in self.wider(now) if pair[0].name == name), None)
 
         try:
-            with self._database.definition.altering(session, place):
+            with self._database.altering(session, place):
                 pair = narrow(self._database.locate(session))
                 if pair is None:
                     return
@@ -195,7 +195,7 @@ class Evolution(Generic[S]):
             "and option 'onSchemaChange' follows it"
         )
         try:
-            with self._database.definition.altering(session, place):
+            with self._database.altering(session, place):
                 if name in self._looser(self._database.locate(session)):
                     for statement in self._dialect.loosen(session, table, column):
                         session.execute(statement)
@@ -213,7 +213,7 @@ class Evolution(Generic[S]):
     ) -> None:
         """Run a statement that another run may have run meanwhile."""
         try:
-            with self._database.definition.altering(session):
+            with self._database.altering(session):
                 session.execute(statement)
         except ChannelError as error:
             if Verdict.LOST in self._database.verdict(error):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Generic
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -35,8 +35,6 @@ from spark_channel.connectors.sql.write.plan import NOT_TAKEN, SqlPlan, WriteTar
 from spark_channel.connectors.sql.write.sessions import Traits
 from spark_channel.connectors.sql.write.table_database import (
     TableDatabase,
-    TableDefinitions,
-    TablePublisher,
     target_of,
 )
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
@@ -44,7 +42,7 @@ from spark_channel.errors import CommitError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
 
-__all__ = ["FileDatabase", "FileDefinitions", "FilePlan", "file_plan"]
+__all__ = ["FileDatabase", "FilePlan", "file_plan"]
 
 
 _log = log_of(__name__)
@@ -71,13 +69,10 @@ class FileDatabase(TableDatabase[S]):
 
     beside: ClassVar[str]
     options: FileWriteOptions
-    stages: "FileStages[S]"
 
     def __init__(self, options: FileWriteOptions, traits: Traits) -> None:
         super().__init__(options, traits)
         self.path: Path = options.file
-        self.stages = FileStages(self)
-        self.publisher = FilePublisher(self)
 
     @property
     def shown(self) -> str:
@@ -103,6 +98,71 @@ class FileDatabase(TableDatabase[S]):
         self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         return FilePlan(**{**vars(plan), "target": target_of(self, plan, place)})
+
+    @abstractmethod
+    def tried(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+    ) -> NewTable | str:
+        """The new table by its source's own CREATE TABLE, which was tried elsewhere; or why it cannot be used."""
+
+    def new_table(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        plain = partial(super().new_table, session, place, definition, rows, whole)
+        if not (is_full and definition.statement and definition.system == self.dialect.sql):
+            return plain(is_full=is_full)
+        tried = self.tried(session, place, definition, rows)
+        if isinstance(tried, NewTable):
+            return tried
+        new = plain(is_full=True)
+        return replace(new, left_out=(f"what only CREATE TABLE says: {tried}", *new.left_out))
+
+    # Directories beside the file
+
+    def make_staging(
+        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> FilePlan:
+        staging = StagingDirectory.beside(self.path, plan.stage)
+        return replace(file_plan(plan), staging=str(staging.directory), token=staging.make())
+
+    def staging_names(self, session: S | None, place: WriteTarget, beginning: str) -> list[str]:
+        return [name for name in stages_beside(self.path) if name.startswith(beginning)]
+
+    def drop_staging(self, session: S | None, place: WriteTarget, names: Sequence[str]) -> None:
+        for name in names:
+            StagingDirectory.beside(self.path, name).remove()
+
+    def make_ready(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> tuple[SqlPlan, bool]:
+        is_made = self.ready(session, plan, empty=first and plan.overwrite)
+        return self.make_staging(session, plan, place, context), is_made
+
+    def publish(
+        self, session: S, plan: SqlPlan, receipts: Sequence[Receipt], pre_sql: Callable[[], None]
+    ) -> bool:
+        files, promised = _staged_files(plan, receipts), sum(receipt.rows for receipt in receipts)
+        pre_sql()
+        is_made = self.ready(session, plan, empty=plan.overwrite)
+        pa.default_memory_pool().release_unused()  # Arrow keeps what the tasks' batches took
+        inserted = self.insert_files(session, plan, files)
+        if inserted != promised:
+            raise CommitError(
+                f"{inserted} rows are staged, and the receipts say {promised}: "
+                "nothing was published; run the job again"
+            )
+        return is_made
 
     @abstractmethod
     def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> S:
@@ -202,88 +262,6 @@ class FileDatabase(TableDatabase[S]):
                     f"the staging {plan.staging} of job {plan.job} was removed: "
                     "the job was aborted, or was taken for dead. Run it again"
                 ) from None
-
-
-class FileDefinitions(TableDefinitions[S]):
-    """`tried`: the new table by its source's own CREATE TABLE, which was tried elsewhere; or why it cannot be used."""
-
-    def __init__(
-        self,
-        database: FileDatabase[S],
-        tried: Callable[[S | None, WriteTarget, TableDefinition, pa.Schema], NewTable | str],
-    ) -> None:
-        super().__init__(database)
-        self._files, self._tried = database, tried
-
-    def new_table(
-        self,
-        session: S | None,
-        place: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        whole: TableDefinition,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        plain = partial(super().new_table, session, place, definition, rows, whole)
-        if not (is_full and definition.statement and definition.system == self._files.dialect.sql):
-            return plain(is_full=is_full)
-        tried = self._tried(session, place, definition, rows)
-        if isinstance(tried, NewTable):
-            return tried
-        new = plain(is_full=True)
-        return replace(new, left_out=(f"what only CREATE TABLE says: {tried}", *new.left_out))
-
-
-class FileStages(Generic[S]):
-    """Directories beside the file."""
-
-    def __init__(self, database: FileDatabase[S]) -> None:
-        self._files = database
-
-    def make(
-        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
-        staging = StagingDirectory.beside(self._files.path, plan.stage)
-        return replace(file_plan(plan), staging=str(staging.directory), token=staging.make())
-
-    def names(self, session: S | None, place: WriteTarget, beginning: str) -> list[str]:
-        return [name for name in stages_beside(self._files.path) if name.startswith(beginning)]
-
-    def drop(self, session: S | None, place: WriteTarget, names: Sequence[str]) -> None:
-        for name in names:
-            StagingDirectory.beside(self._files.path, name).remove()
-
-
-class FilePublisher(TablePublisher[S]):
-    def __init__(self, database: FileDatabase[S]) -> None:
-        super().__init__(database)
-        self._files = database
-
-    def make_ready(
-        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
-    ) -> tuple[SqlPlan, bool]:
-        plan, is_made = super().make_ready(session, plan, place, context, first=first)
-        return self._files.stages.make(session, plan, place, context), is_made
-
-    def publish(
-        self,
-        session: S,
-        plan: SqlPlan,
-        receipts: Sequence[Receipt],
-        pre_sql: Callable[[], None],
-    ) -> bool:
-        files, promised = _staged_files(plan, receipts), sum(receipt.rows for receipt in receipts)
-        pre_sql()
-        is_made = self.ready(session, plan, empty=plan.overwrite)
-        pa.default_memory_pool().release_unused()  # Arrow keeps what the tasks' batches took
-        inserted = self._files.insert_files(session, plan, files)
-        if inserted != promised:
-            raise CommitError(
-                f"{inserted} rows are staged, and the receipts say {promised}: "
-                "nothing was published; run the job again"
-            )
-        return is_made
 
 
 def _staged_files(plan: SqlPlan, receipts: Sequence[Receipt]) -> list[Path]:

@@ -129,7 +129,7 @@ def note_published(
 ) -> None:
     """The rows are in the transaction, and `begin_publish` holds the claim: publish them with its COMMIT."""
     if plan.numbers:
-        database.definition.complete(session, plan, no_news)
+        database.complete(session, plan, no_news)
     rows = sum(receipt.rows for receipt in receipts)
     nbytes = sum(receipt.nbytes for receipt in receipts)
     claims.publish(plan.claim, rows=rows, nbytes=nbytes)

@@ -366,17 +366,17 @@ class SqlWriter(Writer, Generic[S]):
                 self._end_overtaken(session, overtaken, place, context)
                 # The claim is fenced, and notes that the table is ready, in the transaction that makes it so: a run
                 # that continues this one, or is overtaken by another, empties it no second time.
-                around = database.publisher.around(session, plan, no_news, publishes=False)
+                around = database.around(session, plan, no_news, publishes=False)
                 with around, in_transaction(database, session):
                     held_claim, first = claims.make_ready(held_claim, overwrite=plan.overwrite)
                     if first:
                         hold_appends(database, plan, claims)
                         run_script(database, session, self.options.pre_sql, "preSql")
-                    plan, is_made = database.publisher.make_ready(
+                    plan, is_made = database.make_ready(
                         session, replace(plan, held=held_claim), place, context, first=first
                     )
                     if is_made:
-                        database.definition.complete(session, plan, no_news)
+                        database.complete(session, plan, no_news)
             overtaken = None  # from here on what it staged is removed
             # Last: this run's claim is there, so that a sweep beside this one keeps its staging.
             sweep(database, session, plan, claims)
@@ -391,7 +391,7 @@ class SqlWriter(Writer, Generic[S]):
         if plan.one_pass:
             return plan
         try:
-            return self.database.stages.make(session, plan, place, context)
+            return self.database.make_staging(session, plan, place, context)
         except TargetError as error:
             is_denied = Verdict.DENIED in self.database.verdict(error)
             if not is_denied or context.stream is not None:
@@ -527,9 +527,7 @@ class SqlWriter(Writer, Generic[S]):
         claims = claims_at(database, session, plan.place)
         tell: Tell = self.on_build or no_news
         around = (
-            nullcontext()
-            if plan.one_pass
-            else database.publisher.around(session, plan, tell, publishes=True)
+            nullcontext() if plan.one_pass else database.around(session, plan, tell, publishes=True)
         )
         # One transaction for all that follows: after it every row is in the table and the claim says so, or none is.
         with around, in_transaction(database, session):
@@ -557,8 +555,8 @@ class SqlWriter(Writer, Generic[S]):
                 # Counted under the claim's lock, which a task that stages has to share: none is added afterwards. And
                 # before preSql, which may commit: it does not empty a table for rows that are gone.
                 pre_sql = partial(run_script, database, session, self.options.pre_sql, "preSql")
-                if database.publisher.publish(session, plan, receipts, pre_sql):
-                    database.definition.complete(session, plan, tell)
+                if database.publish(session, plan, receipts, pre_sql):
+                    database.complete(session, plan, tell)
             else:
                 claims.check_committed(plan.claim, receipts)
             note_published(database, session, plan, claims, receipts)
@@ -602,9 +600,8 @@ class SqlWriter(Writer, Generic[S]):
 
     def _drop_staging(self, session: S, plan: SqlPlan) -> None:
         """Remove what the run staged. Safe twice, and while tasks still write."""
-        stages = self.database.stages
-        if names := stages.names(session, plan.place, plan.stage):
-            stages.drop(session, plan.place, names)
+        if names := self.database.staging_names(session, plan.place, plan.stage):
+            self.database.drop_staging(session, plan.place, names)
 
     def _drop_quietly(self, plan: SqlPlan) -> None:
         """After the write was overtaken."""
@@ -762,12 +759,12 @@ class SqlWriter(Writer, Generic[S]):
             place = database.locate(session)
             if place.table is None or place.table.is_view or not database.traits.has_numbers:
                 return
-            table = database.definition.read(session, place.table)
+            table = database.read_definition(session, place.table)
             numbers = () if table is None else numbers_of(database, table, source)
             if numbers:
                 plan = SqlPlan("numbers", pa.schema([]), "job", numbers=numbers, place=place)
                 with in_transaction(database, session):
-                    database.definition.complete(session, plan, no_news)
+                    database.complete(session, plan, no_news)
 
         self.run(TargetError, "continue numbers", work)
 

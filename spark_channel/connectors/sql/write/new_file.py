@@ -56,13 +56,13 @@ def prepare(
     leave_builds(database, plan, target)
     plan = files.match(None, plan, target, context)
     files.remove_dead_staging()
-    return files.stages.make(None, plan, target, context), remarks
+    return files.make_staging(None, plan, target, context), remarks
 
 
 def drop_staging(database: WriteDatabase[S], plan: SqlPlan) -> None:
     """As `SqlWriter` with a session: what the run staged is beside the file, which need not be there."""
-    stages = _files(database).stages
-    stages.drop(None, plan.place, stages.names(None, plan.place, plan.stage))
+    files = _files(database)
+    files.drop_staging(None, plan.place, files.staging_names(None, plan.place, plan.stage))
 
 
 def make(

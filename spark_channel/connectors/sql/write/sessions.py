@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa
-
-from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.sql.catalog import Table
-from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import BoundSession, S
@@ -20,7 +15,7 @@ from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.errors import TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["Definition", "Server", "Tell", "Traits", "Verdict", "WriteSessions", "no_news"]
+__all__ = ["Server", "Tell", "Traits", "Verdict", "WriteSessions", "no_news"]
 
 _S_contra = TypeVar("_S_contra", bound=BoundSession, contravariant=True)
 Tell = Callable[[str], object]
@@ -86,45 +81,6 @@ class Traits:
     """See `Writer`."""
 
 
-class Definition(Protocol[_S_contra]):
-    """The definition of the table: what a new one gets, and how one that is there changes."""
-
-    def read(self, session: _S_contra, table: Table) -> TableDefinition | None:
-        """How a table is defined; None = the database says no expressions."""
-        ...
-
-    def new_table(
-        self,
-        session: _S_contra | None,
-        place: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        whole: TableDefinition,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        """What a new table for `rows` gets of `definition`, which is a part of the `whole`.
-
-        Without a session the database itself is to be made, too.
-        """
-        ...
-
-    def complete(self, session: _S_contra, plan: SqlPlan, tell: Tell) -> None:
-        """What follows the rows, in their transaction: the other parts of the definition of a table that was made, or
-        the plan's `numbers` of one that was there. A number that is refused does not fail the transaction.
-        """
-        ...
-
-    def altering(
-        self, session: _S_contra, alone: WriteTarget | None = None
-    ) -> AbstractContextManager[None]:
-        """Around statements that change a definition, which wait for other sessions for a bounded time.
-
-        No other write of this package, and if possible no other session, changes that of the table `alone` meanwhile.
-        """
-        ...
-
-
 class WriteSessions(Protocol[S]):
     """The part of a `WriteDatabase` that its tasks and its claims need."""
 
@@ -134,8 +90,6 @@ class WriteSessions(Protocol[S]):
     def dialect(self) -> WriteDialect: ...
     @property
     def traits(self) -> Traits: ...
-    @property
-    def definition(self) -> Definition[S]: ...
 
     @property
     def shown(self) -> str:
@@ -156,6 +110,12 @@ class WriteSessions(Protocol[S]):
 
     def claim_dialect(self, session: S, place: WriteTarget) -> ClaimDialect:
         """The claims in the schema of `place`."""
+        ...
+
+    def complete(self, session: S, plan: SqlPlan, tell: Tell) -> None:
+        """What follows the rows, in their transaction: the other parts of the definition of a table that was made, or
+        the plan's `numbers` of one that was there. A number that is refused does not fail the transaction.
+        """
         ...
 
 

@@ -82,7 +82,7 @@ def with_definition(
     if level == "auto":
         lengths = context.text_lengths
         definition, lost = with_safe_key(database.dialect, definition, plan.schema, lengths)
-    new = database.definition.new_table(
+    new = database.new_table(
         session, place, definition, plan.schema, whole, is_full=level == "full"
     )
     if is_dropped and place.table is not None and session is not None:
@@ -117,7 +117,7 @@ def _replaced(
 ) -> tuple[set[str], tuple[str, ...]]:
     """Of the table that is dropped: the steps of a new one like `source` that it had, and what is lost with it."""
     assert place.table is not None
-    old = None if place.table.is_view else database.definition.read(session, place.table)
+    old = None if place.table.is_view else database.read_definition(session, place.table)
     if old is None:
         return set(), ()
     parts, _ = parts_of_both(source, old)
@@ -180,7 +180,7 @@ def _as_source(
     is_alike = source is not None and source.system == database.dialect.sql
     if session is None or not (is_alike or database.traits.has_numbers):
         return plan
-    target = None if table.is_view else database.definition.read(session, table)
+    target = None if table.is_view else database.read_definition(session, table)
     if target is None:
         return plan
     pairs = [

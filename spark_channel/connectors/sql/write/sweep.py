@@ -19,17 +19,17 @@ def sweep(database: WriteDatabase[S], session: S, plan: SqlPlan, claims: Claims)
     if isinstance(database, FileDatabase):
         database.sweep(session, plan, claims)
         return
-    place, stages = plan.place, database.stages
+    place = plan.place
     if not sessions.is_due(("sweep", database.shown, place.staging)):
         return
-    names = stages.names(session, place, place.stage) if place.has_ledger else []
+    names = database.staging_names(session, place, place.stage) if place.has_ledger else []
     if not names:
         return
     with in_transaction(database, session):
         orphans = claims.orphans(names, plan.claim)
     if orphans:  # a run that has just published removes its own
-        now = stages.names(session, place, place.stage)
+        now = database.staging_names(session, place, place.stage)
         orphans = [name for name in orphans if name in now]
     for name in orphans:
         _log.warning("removing orphaned staging %s", name)
-        stages.drop(session, place, [name])
+        database.drop_staging(session, place, [name])

@@ -18,12 +18,10 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.write.checks import check_receipt, dropped, make_ready
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.write.database import Publisher, Stages
 from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.merge import Merge
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import (
-    Definition,
     Tell,
     Traits,
     Verdict,
@@ -37,11 +35,7 @@ from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 
 __all__ = [
-    "StagedPublisher",
     "TableDatabase",
-    "TableDefinitions",
-    "TablePublisher",
-    "TableStages",
     "free_index_names",
     "is_one_pass",
     "make_table",
@@ -55,7 +49,7 @@ _log = log_of(__name__)
 
 
 class TableDatabase(ABC, Generic[S]):
-    """A `WriteDatabase` of usual parts, of which a connector sets others in its constructor.
+    """The usual `WriteDatabase`, of which a connector replaces what its database does in another way.
 
     It implements `shown`, `connect`, `verdict` and `claim_dialect`, and has its `dialect`.
     """
@@ -64,17 +58,11 @@ class TableDatabase(ABC, Generic[S]):
     options: SqlWriteOptions
     dialect: WriteDialect
     Merge: ClassVar[type[Merge]] = Merge
-    definition: Definition[S]
-    stages: Stages[S]
-    publisher: Publisher[S]
 
     def __init__(self, options: SqlWriteOptions, traits: Traits | None = None) -> None:
         self.options, self.row_cost = options, RowCost()
         self.traits = Traits() if traits is None else traits
         self._table = StageTable(self, self.Merge)
-        self.definition = TableDefinitions(self)
-        self.stages = stages = TableStages(self, self._table)
-        self.publisher = StagedPublisher(self, self._table, stages)
 
     @property
     @abstractmethod
@@ -92,10 +80,6 @@ class TableDatabase(ABC, Generic[S]):
     def new_place(self, session: S) -> tuple[str, str]:
         """The schema and the name of a table that is to be made; "" = it has no schema."""
         return "", self.options.dbtable
-
-    def stage_names(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
-        """See `Stages.names`."""
-        return [name for name in self.dialect.table_names(session) if name.startswith(beginning)]
 
     def check(self, context: WriteContext) -> None:
         if self.dialect.ddl_commits and context.overwrite and not self.options.truncate:
@@ -120,8 +104,110 @@ class TableDatabase(ABC, Generic[S]):
     ) -> SqlPlan:
         return replace(plan, target=target_of(self, plan, place))
 
+    # What a new table gets of its source's definition
+
+    def read_definition(self, session: S, table: Table) -> TableDefinition | None:
+        return None
+
+    def new_table(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        whole: TableDefinition,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        return plain_new_table(
+            self.dialect,
+            definition,
+            rows,
+            is_full=is_full,
+            name_of=free_index_names(self.dialect, session, place.schema),
+            table=self.dialect.indexed_table(place.name),
+            is_typed=self.options.create_table_column_types is not None,
+        )
+
+    def complete(self, session: S, plan: SqlPlan, tell: Tell) -> None:
+        target = plan.target
+        for step in target.steps:
+            _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
+            tell(step.what if is_build(step) else "")
+            for statement in step.on(target.sql):
+                session.execute(statement)
+        tell("")
+
+    @contextmanager
+    def altering(self, session: S, alone: WriteTarget | None = None) -> Iterator[None]:
+        with transaction(session, self.dialect.begin):
+            yield
+
+    # One staging table for all attempts of a run
+
+    def make_staging(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        self._ensure_staging(session, plan)
+        return plan
+
+    def _ensure_staging(self, session: S, plan: SqlPlan) -> None:
+        if not self.staging_names(session, plan.place, plan.stage):
+            self._table.make(session, plan)
+
+    def staging_names(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
+        return [name for name in self.dialect.table_names(session) if name.startswith(beginning)]
+
+    def drop_staging(self, session: S, place: WriteTarget, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                session.execute(f"DROP TABLE {self.dialect.place(place.staging, name)}")
+            except TargetError as error:
+                is_lost = Verdict.LOST in self.verdict(error)
+                if self.staging_names(session, place, name) and not is_lost:
+                    raise
+                _log.warning(
+                    "staging %s is gone, or stays until a later job removes it: %s", name, error
+                )
+
+    # All of a write is in one transaction. The table is made in it, too, or, where DDL commits, before it
+
+    @contextmanager
+    def around(self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool) -> Iterator[None]:
+        if self.dialect.ddl_commits:
+            if make_table(self, session, plan.target):
+                self.complete(session, plan, tell)
+            if plan.target.key and not publishes:
+                self._ensure_staging(session, plan)
+        yield
+
+    def make_ready(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> tuple[SqlPlan, bool]:
+        is_made = self.ready(session, plan, empty=first and plan.overwrite)
+        if plan.target.key and not self.dialect.ddl_commits:  # keys are compared in it
+            self._ensure_staging(session, plan)
+        return plan, is_made
+
+    def ready(self, session: S, plan: SqlPlan, *, empty: bool) -> bool:
+        """The table is there as it was planned, and `empty` if that is asked for. Whether this made it."""
+        return make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
+
     def loading(self, claim: TaskClaim[S], *, stages: bool = True) -> Loading[S]:
         return table_loading(self, claim, self._table)
+
+    def publish(
+        self, session: S, plan: SqlPlan, receipts: Sequence[Receipt], pre_sql: Callable[[], None]
+    ) -> bool:
+        counts = self._table.counts(session, plan)
+        for receipt in receipts:
+            check_receipt(receipt, counts.pop(receipt.details["mark"], 0))
+        for mark in counts:
+            session.execute(self._table.forgets(plan, mark))
+        pre_sql()
+        is_made = self.ready(session, plan, empty=plan.overwrite)
+        self._table.bring(session, plan, sum(receipt.rows for receipt in receipts))
+        return is_made
 
 
 def write_target(schema: str, name: str, table: Table | None = None) -> WriteTarget:
@@ -163,37 +249,6 @@ def is_one_pass(traits: Traits, plan: SqlPlan, table: Table | None, context: Wri
     return is_there and may and plan.commit == "job"
 
 
-class TableStages(Generic[S]):
-    """One table for all attempts of a run."""
-
-    def __init__(self, database: TableDatabase[S], table: StageTable[S]) -> None:
-        self._database, self._table = database, table
-
-    def make(self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext) -> SqlPlan:
-        self.ensure(session, plan)
-        return plan
-
-    def ensure(self, session: S, plan: SqlPlan) -> None:
-        if not self.names(session, plan.place, plan.stage):
-            self._table.make(session, plan)
-
-    def names(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
-        return self._database.stage_names(session, place, beginning)
-
-    def drop(self, session: S, place: WriteTarget, names: Sequence[str]) -> None:
-        for name in names:
-            try:
-                table = self._database.dialect.place(place.staging, name)
-                session.execute(f"DROP TABLE {table}")
-            except TargetError as error:
-                is_lost = Verdict.LOST in self._database.verdict(error)
-                if self.names(session, place, name) and not is_lost:
-                    raise
-                _log.warning(
-                    "staging %s is gone, or stays until a later job removes it: %s", name, error
-                )
-
-
 def staged_tables(
     session: S, receipts: Sequence[Receipt], sql: Callable[[str], str]
 ) -> list[tuple[str, int]]:
@@ -208,71 +263,6 @@ def staged_tables(
             check_receipt(receipt, int(session.value(f"SELECT COUNT(*) FROM {sql(name)}")))  # noqa: S608 - names are quoted
             tables.append((sql(name), receipt.rows))
     return tables
-
-
-class TablePublisher(Generic[S]):
-    """All of a write is in the transaction. The table is made in it, too, or, where DDL commits, before it."""
-
-    def __init__(self, database: WriteSessions[S]) -> None:
-        self._database = database
-
-    @contextmanager
-    def around(self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool) -> Iterator[None]:
-        yield
-
-    def make_ready(
-        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
-    ) -> tuple[SqlPlan, bool]:
-        return plan, self.ready(session, plan, empty=first and plan.overwrite)
-
-    def ready(self, session: S, plan: SqlPlan, *, empty: bool) -> bool:
-        """The table is there as it was planned, and `empty` if that is asked for. Whether this made it."""
-        database = self._database
-        return make_ready(session, database.dialect, plan.target, database.options, overwrite=empty)
-
-
-class StagedPublisher(TablePublisher[S]):
-    """Brings the rows of the run's one staging table in."""
-
-    def __init__(
-        self, database: WriteSessions[S], table: StageTable[S], stages: TableStages[S]
-    ) -> None:
-        super().__init__(database)
-        self._table, self._stages = table, stages
-
-    @contextmanager
-    def around(self, session: S, plan: SqlPlan, tell: Tell, *, publishes: bool) -> Iterator[None]:
-        if self._database.dialect.ddl_commits:
-            if make_table(self._database, session, plan.target):
-                self._database.definition.complete(session, plan, tell)
-            if plan.target.key and not publishes:
-                self._stages.ensure(session, plan)
-        yield
-
-    def make_ready(
-        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
-    ) -> tuple[SqlPlan, bool]:
-        plan, is_made = super().make_ready(session, plan, place, context, first=first)
-        if plan.target.key and not self._database.dialect.ddl_commits:
-            self._stages.ensure(session, plan)  # keys are compared in it
-        return plan, is_made
-
-    def publish(
-        self,
-        session: S,
-        plan: SqlPlan,
-        receipts: Sequence[Receipt],
-        pre_sql: Callable[[], None],
-    ) -> bool:
-        counts = self._table.counts(session, plan)
-        for receipt in receipts:
-            check_receipt(receipt, counts.pop(receipt.details["mark"], 0))
-        for mark in counts:
-            session.execute(self._table.forgets(plan, mark))
-        pre_sql()
-        is_made = self.ready(session, plan, empty=plan.overwrite)
-        self._table.bring(session, plan, sum(receipt.rows for receipt in receipts))
-        return is_made
 
 
 def make_table(database: WriteSessions[S], session: S, target: TargetTable) -> bool:
@@ -290,51 +280,6 @@ def make_table(database: WriteSessions[S], session: S, target: TargetTable) -> b
             raise
         return False  # another job made it at the same moment
     return True
-
-
-class TableDefinitions(Generic[S]):
-    """Of a database that says nothing of how its tables are defined."""
-
-    def __init__(self, database: WriteSessions[S]) -> None:
-        self._database = database
-
-    def read(self, session: S, table: Table) -> TableDefinition | None:
-        return None
-
-    def new_table(
-        self,
-        session: S | None,
-        place: WriteTarget,
-        definition: TableDefinition,
-        rows: pa.Schema,
-        whole: TableDefinition,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        dialect = self._database.dialect
-        return plain_new_table(
-            dialect,
-            definition,
-            rows,
-            is_full=is_full,
-            name_of=free_index_names(dialect, session, place.schema),
-            table=dialect.indexed_table(place.name),
-            is_typed=self._database.options.create_table_column_types is not None,
-        )
-
-    def complete(self, session: S, plan: SqlPlan, tell: Tell) -> None:
-        target = plan.target
-        for step in target.steps:
-            _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
-            tell(step.what if is_build(step) else "")
-            for statement in step.on(target.sql):
-                session.execute(statement)
-        tell("")
-
-    @contextmanager
-    def altering(self, session: S, alone: WriteTarget | None = None) -> Iterator[None]:
-        with transaction(session, self._database.dialect.begin):
-            yield
 
 
 def free_index_names(dialect: WriteDialect, session: S | None, schema: str) -> Callable[[str], str]:

@@ -108,7 +108,7 @@ def test_a_right_that_is_missing_is_told_with_the_statement(
     def denied(_session: Any, _alone: Any = None) -> None:
         raise TargetError("not the owner")
 
-    monkeypatch.setattr(writer.database.definition, "altering", denied)
+    monkeypatch.setattr(writer.database, "altering", denied)
     monkeypatch.setattr(writer.database, "verdict", lambda _error: Verdict.DENIED)
     with pytest.raises(
         TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "
@@ -245,7 +245,7 @@ def test_a_column_that_another_run_has_widened_meanwhile_is_not_made_narrower(
         pytest.skip("one process at a time writes the file, or no type changes")
     writer = writer_of(narrow, dbtable="w", onschemachange="evolve")
     altering, other = (
-        writer.database.definition.altering,
+        writer.database.altering,
         "ALTER COLUMN n TYPE" if narrow.kind == "postgresql" else "MODIFY n",
     )
 
@@ -255,7 +255,7 @@ def test_a_column_that_another_run_has_widened_meanwhile_is_not_made_narrower(
         with altering(session, place):
             yield
 
-    monkeypatch.setattr(writer.database.definition, "altering", late)
+    monkeypatch.setattr(writer.database, "altering", late)
     write(writer, "a", WIDE.select(["id", "n"]).slice(0, 0))
     write(
         writer,
