@@ -513,8 +513,8 @@ class KafkaFeed(ChangeFeed):
                 checks.some_after(ranges, moment)
 
         reader = self._reader
-        read = _pager(reader.options, self.consumers, checks, note)
-        yield lambda split: reader.batches(read(ranges_of(split), reader.fetch_size)), check
+        read_pages = _pager(reader.options, self.consumers, checks, note)
+        yield lambda split: reader.batches(read_pages(ranges_of(split), reader.fetch_size)), check
 
     def rest(self, *, ends: bool = False) -> None:
         if ends:
