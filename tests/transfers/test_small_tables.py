@@ -443,7 +443,7 @@ def test_a_commit_without_an_answer_loses_and_doubles_nothing(
 _KILLED = """
 import os, signal, sys
 import spark_channel
-from spark_channel.connectors.postgresql.write import small_tables as together
+from spark_channel.connectors.sql.write.group_claims import GroupClaims
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 
 def dies(cls, name, when, after=0):
@@ -462,9 +462,9 @@ def dies(cls, name, when, after=0):
     setattr(cls, name, method)
 
 dies(*{
-    "claims": (together.GroupClaims, "take_all", "after"),
+    "claims": (GroupClaims, "take_all", "after"),
     "rows": (PgWriteSession, "copy", "before", 4),
-    "published": (together.GroupClaims, "publish_all", "after"),
+    "published": (GroupClaims, "publish_all", "after"),
     "before": (PgWriteSession, "rows", "before"),
     "committed": (PgWriteSession, "rows", "after"),
 }[sys.argv[1]])
