@@ -46,6 +46,7 @@ from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.read.keyset import keyset_of
+from spark_channel.connectors.sql.read.quantiles import places_of, quantiles_of
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
@@ -53,7 +54,6 @@ from spark_channel.connectors.sql.read.splits import (
     Key,
     Quantiles,
     Splitter,
-    distinct,
     split_conditions,
 )
 from spark_channel.connectors.sql.session import Session
@@ -137,10 +137,24 @@ ORDER BY a.attnum
 """Columns that may have values in the table's TOAST relation, where that has any."""
 
 
+_DIVIDERS = """
+WITH RECURSIVE tree (oid) AS (
+  SELECT {oid}::oid UNION SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid)
+SELECT current_setting('server_version_num')::int >= 140000 AND NOT EXISTS (
+    SELECT FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'f' OR c.relam NOT IN (0, 2)),
+  (SELECT array_agg(name) FROM unnest({names}::text[]) AS n (name)
+    WHERE has_column_privilege({oid}::oid, name, 'SELECT'))
+"""
+"""Whether all tables of which a SELECT reads rows are heaps (2) here, whose pages are scanned by ranges; which of the
+names may be read.
+"""
+
+
 class PostgresSplitter(Splitter):
     """`held`: a snapshot is held open, so that rows stay in their pages."""
 
     held = False
+    _looked_at: tuple[ReadSource, float] | None = None
 
     def ranges(self) -> list[Split] | None:
         table = self._table
@@ -155,6 +169,8 @@ class PostgresSplitter(Splitter):
             quantiles.rows == 0 and not quantiles.nulls
         ):  # none of the sampled rows meets the condition
             return None
+        if len(key) == 1:
+            return self.by_quantiles(key[0], quantiles)
         return [
             *self.cut(key, quantiles.bounds, quantiles.rows),
             *self.nulls(key[0], quantiles.nulls),
@@ -169,6 +185,38 @@ class PostgresSplitter(Splitter):
 
     def quantiles(self, name: str) -> Quantiles:
         return self._from_rows((name,))
+
+    def divider(self) -> tuple[str, ...]:
+        """An UPDATE moves a row to another ctid, so that needs the snapshot, which no other server takes part in."""
+        table = self._table
+        if table is None or table.is_view:
+            return ()
+        names = ["ctid", *table.key] if self.held else list(table.key)
+        if not names:
+            return ()
+        literals = ", ".join(self.source.dialect.literal(name, None) for name in names)
+        (has_ranges, *readable) = self.session.rows(
+            _DIVIDERS.format(oid=table.oid, names=f"ARRAY[{literals}]")
+        )[0]
+        may_read = set(readable[0] or ())
+        if self.held and has_ranges and "ctid" in may_read:
+            return ("ctid",)
+        return table.key if may_read.issuperset(table.key) else ()
+
+    def why_undivided(self) -> str:
+        table = self._table
+        if table is None or table.is_view or self.held:
+            return super().why_undivided()
+        return (
+            "the table has no unique key of NOT NULL columns that this login may read, and an UPDATE moves rows to "
+            "other pages. Add one, or read it by a transfer with snapshot=true, which divides by pages"
+        )
+
+    def looked_at(self) -> tuple[ReadSource, float]:
+        return self._looked_at or super().looked_at()
+
+    def bound_text(self, text: str) -> str:
+        return f"CAST({text} AS text)"
 
     @property
     def _table(self) -> PgTable | None:
@@ -219,12 +267,17 @@ class PostgresSplitter(Splitter):
         if quantiles is None or (quantiles.rows or 0) < _GENTLE_ROWS * self.advice:
             sampled, share = self._sampled()
             quantiles = self._found(sampled, key)
+        self._looked_at = sampled, share
         if share == 1.0:
             return quantiles
+        rows, nulls = (
+            None if number is None else round(number / share)
+            for number in (quantiles.rows, quantiles.nulls)
+        )
+        # What no sampled row has, others may have.
+        counts = quantiles.counts and [round(number / share) for number in quantiles.counts]
         return Quantiles(
-            quantiles.bounds,
-            None if quantiles.rows is None else round(quantiles.rows / share),
-            None,
+            quantiles.bounds, None if nulls and not rows else rows, nulls or None, counts
         )
 
     def _found(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
@@ -246,17 +299,23 @@ class PostgresSplitter(Splitter):
         return replace(self.source, origin=sample), share
 
     def _of_one(self, sampled: ReadSource, name: str) -> Quantiles:
-        """One aggregate gives the number of rows, of NULLs, and the values at 0, 1/n, 2/n, ..."""
-        column = sampled.column(name)
-        shares = ", ".join(repr(part / self.advice) for part in range(self.advice))
-        values = (
-            f"CAST(percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY {column}) AS text[])"
+        """One aggregate gives the number of rows, of NULLs, and the values at 0, 1/n, 2/n, ..., some of them equal."""
+        column, count = sampled.column(name), places_of(self.advice)
+        shares = ", ".join(repr(place / count) for place in range(count))
+        values = f"percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY {column}) AS taken"
+        looked = sampled.sql(["count(*) AS total", f"count({column}) AS present", values])
+        rows = self.session.rows(
+            "SELECT total, present, min(CAST(v AS text)), count(v) "  # noqa: S608 - quoted
+            f"FROM ({looked}) AS looked LEFT JOIN LATERAL unnest(taken) AS u (v) ON true "
+            "GROUP BY total, present, v ORDER BY v"
         )
-        rows, present, values_found = self.session.rows(
-            sampled.sql(["count(*)", f"count({column})", values])
-        )[0]
-        bounds = distinct([str(value) for value in values_found]) if values_found else []
-        return Quantiles(bounds, int(present), int(rows) - int(present))
+        total, present = int(rows[0][0]), int(rows[0][1])
+        starts: list[tuple[str, float]] = []
+        before = 0
+        for _, _, value, places in rows if present else ():
+            starts.append((str(value), before * present / count))
+            before += int(places)
+        return quantiles_of(starts, present, total - present, self.advice)
 
     def _of_several(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
         columns = [sampled.column(name) for name in key]

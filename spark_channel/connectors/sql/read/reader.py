@@ -83,6 +83,7 @@ class SqlReader(Reader):
         self.dialect = dialect
         self._source: ReadSource | None = None
         self._stored: Stored | None = None
+        self._undivided = ""
         self.row_cost = RowCost()
 
     @abstractmethod
@@ -254,7 +255,10 @@ class SqlReader(Reader):
 
     def splits(self, session: Session, advice: int) -> list[Split]:
         """The splits, by a session in whatever transaction they are made in."""
-        return self.splitter(session, advice).splits()
+        splitter = self.splitter(session, advice)
+        splits = splitter.splits()
+        self._undivided = splitter.undivided
+        return splits
 
     def splitter(self, session: Session, advice: int) -> BaseSplitter:
         """Return what divides the source into about `advice` splits."""
@@ -273,7 +277,7 @@ class SqlReader(Reader):
         ):
             return splits
         if self.options.partition_column is not None or any(
-            split.params["kind"] != "range" for split in splits
+            split.params["kind"] != "range" or "part" in split.params for split in splits
         ):
             return splits
         if None in rows or sum(filter(None, rows)) >= _FEW_ROWS:
@@ -409,27 +413,30 @@ class SqlReader(Reader):
         return source is not None and all(keyset_of(source, split) is not None for split in splits)
 
     def remarks(self, splits: Sequence[Split]) -> list[str]:
-        """The warning that a limit makes statements long if no unique key divides them."""
+        """That a value of many rows stays one split, and that a limit makes statements long which no key divides."""
+        long = self._remark_on_time(splits)
+        return [remark for remark in (self._undivided, long) if remark]
+
+    def _remark_on_time(self, splits: Sequence[Split]) -> str:
         source, seconds = self._source, self.statement_seconds
         if source is None or seconds is None:
-            return []
+            return ""
         whole = self._one_statement_each(splits)
         longest = max(
             (duration for split in whole if (duration := self.fetch_size.lasts(split))),
             default=None,
         )
         if not whole or (longest is not None and longest <= seconds):
-            return []
+            return ""
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
         if reason := self.dialect.no_keys:
             remark = f"{source.label} is read by one statement{lasts} for each split: {reason}"
-            return [f"{remark}. Use more 'channels' to have more splits, and so shorter statements"]
-        remark = (
+            return f"{remark}. Use more 'channels' to have more splits, and so shorter statements"
+        return (
             f"{source.label} is read by one statement{lasts} for each split, which holds back what "
             "the database must clean up. Shorter statements need a unique index on NOT NULL columns, "
             "which begins with 'partitionColumn' where that is given: add one, or use more 'channels'"
         )
-        return [remark]
 
     def _one_statement_each(self, splits: Sequence[Split]) -> list[Split]:
         """Those that could be read in short statements, if there were a key."""
