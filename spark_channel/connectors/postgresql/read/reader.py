@@ -23,9 +23,6 @@ from spark_channel.connectors.base.contract import (
     Reader,
     native_batch,
 )
-from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
-from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.postgresql.catalog import (
     Part,
@@ -36,7 +33,6 @@ from spark_channel.connectors.postgresql.catalog import (
     table_sql,
 )
 from spark_channel.connectors.postgresql.catalog.tables import look_up
-from spark_channel.connectors.postgresql.definition import defined, read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
@@ -64,6 +60,9 @@ from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
+    from spark_channel.connectors.base.health import Health
     from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 
 __all__ = [
@@ -402,7 +401,7 @@ class PostgresReader(SqlReader):
             fresh=fresh,
         )
 
-    def health(self) -> Health:
+    def health(self) -> "Health":
         from spark_channel.connectors.postgresql.health import PostgresHealth
 
         return PostgresHealth(self.options, SourceError, self.row_cost)
@@ -424,12 +423,16 @@ class PostgresReader(SqlReader):
         """Not of a table from which others inherit."""
         return super().knows_key(table) and isinstance(table, PgTable) and not table.is_parent
 
-    def defined(self, session: Session, table: Table) -> TableDefinition:
+    def defined(self, session: Session, table: Table) -> "TableDefinition":
         assert isinstance(session, PgSession)
         assert isinstance(table, PgTable)
+        from spark_channel.connectors.postgresql.definition import read_definition
+
         return read_definition(session, table)
 
-    def definitions(self, readers: Sequence[Reader]) -> list[TableDefinition | None]:
+    def definitions(self, readers: Sequence[Reader]) -> "list[TableDefinition | None]":
+        from spark_channel.connectors.postgresql.definition import defined
+
         names = [cast(PostgresReader, reader).options.dbtable or "" for reader in readers]
         with self.connect("plan") as session:
             assert isinstance(session, PgSession)
@@ -650,7 +653,7 @@ class PostgresReader(SqlReader):
             self._long = bool(session.value(_LONG_VALUES.format(name=name)))
         return self._long
 
-    def feed(self, options: FeedOptions) -> ChangeFeed:
+    def feed(self, options: "FeedOptions") -> "ChangeFeed":
         if options.slot is not None and options.cursor_column is not None:
             raise OptionError(
                 "options 'slot' and 'cursorColumn' are two ways to follow a table: give one of them",
@@ -674,7 +677,7 @@ class PostgresReader(SqlReader):
 
         return OneTableFeed(self, options)
 
-    def tables_feed(self, options: FeedOptions) -> ChangeFeed:
+    def tables_feed(self, options: "FeedOptions") -> "ChangeFeed":
         if options.slot is None:
             raise OptionError(
                 f"option 'tables' got {options.tables!r}, and follows several tables by one PostgreSQL slot: "
@@ -710,13 +713,13 @@ class PostgresReader(SqlReader):
             for name, number, filled, altered, rows, types in rows_found
         }
 
-    def log_facts(self, slot: str | None) -> LogFacts:
+    def log_facts(self, slot: str | None) -> "LogFacts":
         from spark_channel.connectors.postgresql.log.rights import log_facts
 
         with self.connect("plan") as session:
             return log_facts(session, slot or "")
 
-    def retained_logs(self) -> list[RetainedLog]:
+    def retained_logs(self) -> "list[RetainedLog]":
         from spark_channel.connectors.postgresql.catalog import retained_logs
 
         with self.connect("slots") as session:

@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
-from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.session_pool import ThreadSession
 from spark_channel.connectors.postgresql.catalog import (
     PgTable,
@@ -18,7 +16,6 @@ from spark_channel.connectors.postgresql.catalog import (
     table_sql,
 )
 from spark_channel.connectors.postgresql.catalog.tables import look_up
-from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.failures import (
     is_gone,
     is_locked,
@@ -38,16 +35,6 @@ from spark_channel.connectors.postgresql.write.dialect import (
 )
 from spark_channel.connectors.postgresql.write.loader import TASK_SECONDS, postgres_way
 from spark_channel.connectors.postgresql.write.merge import keys_sql
-from spark_channel.connectors.postgresql.write.new_table import (
-    count,
-    count_on,
-    counted_on,
-    counts_of,
-    keyed,
-    tried,
-    typed,
-    with_numbers,
-)
 from spark_channel.connectors.postgresql.write.staged_rows import (
     check_staged,
     is_there,
@@ -57,7 +44,6 @@ from spark_channel.connectors.postgresql.write.staged_rows import (
 )
 from spark_channel.connectors.postgresql.write.staging import create_stage, drop_stage, stages
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
-from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
@@ -75,6 +61,11 @@ from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.base.health import Health
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = ["PostgresDatabase"]
 
@@ -109,7 +100,7 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
     def shown(self) -> str:
         return self.options.address.shown
 
-    def _health(self) -> Health:
+    def _health(self) -> "Health":
         from spark_channel.connectors.postgresql.health import PostgresHealth
 
         return PostgresHealth(self.options, TargetError, self.row_cost)
@@ -266,20 +257,30 @@ class _Definitions(TableDefinitions[PgWriteSession]):
         super().__init__(database)
         self._pg = database
 
-    def read(self, session: PgWriteSession, table: Table) -> TableDefinition:
+    def read(self, session: PgWriteSession, table: Table) -> "TableDefinition":
         assert isinstance(table, PgTable)
+        from spark_channel.connectors.postgresql.definition import read_definition
+
         return read_definition(session, table)
 
     def new_table(
         self,
         session: PgWriteSession | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
-    ) -> NewTable:
+    ) -> "NewTable":
+        from spark_channel.connectors.postgresql.write.new_table import (
+            keyed,
+            tried,
+            typed,
+            with_numbers,
+        )
+        from spark_channel.connectors.sql.definition import free_names, plain_new_table
+
         assert session is not None
         dropped = place.table
         assert dropped is None or isinstance(dropped, PgTable)
@@ -304,6 +305,10 @@ class _Definitions(TableDefinitions[PgWriteSession]):
 
     def complete(self, session: PgWriteSession, target: TargetTable, tell: Tell) -> None:
         super().complete(session, target, tell)
+        if not target.steps:
+            return
+        from spark_channel.connectors.postgresql.write.new_table import count, counts_of
+
         count(session, counts_of(target.steps, target.sql))
 
     def numbers(
@@ -314,9 +319,15 @@ class _Definitions(TableDefinitions[PgWriteSession]):
         own = self.read(session, table)
         if not any(column.sequence for column in own.columns):
             return ()
+        from spark_channel.connectors.postgresql.write.new_table import counted_on
+
         return counted_on(own, None if context.definition is None else context.definition())
 
     def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
+        if not plan.numbers:
+            return
+        from spark_channel.connectors.postgresql.write.new_table import count_on
+
         count_on(session, plan.numbers, plan.place.label)
 
     @contextmanager

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import pyarrow as pa
 
@@ -20,12 +20,6 @@ from spark_channel.connectors.base.contract import (
     Reader,
     SourceTable,
 )
-from spark_channel.connectors.base.definition import (
-    ColumnDefinition,
-    ConstraintDefinition,
-    TableDefinition,
-)
-from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.overlap import FreeConnections, Stored
 from spark_channel.connectors.base.session_pool import sessions
@@ -46,6 +40,10 @@ from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 
 __all__ = ["SqlReader"]
 
@@ -131,7 +129,7 @@ class SqlReader(Reader):
         with self.looking() as (_, source):
             return () if source.table is None else source.table.primary
 
-    def definition(self, *, keys_only: bool = False) -> TableDefinition | None:
+    def definition(self, *, keys_only: bool = False) -> "TableDefinition | None":
         table = None if self._source is None else self._source.table
         if keys_only and table is not None and self.knows_key(table):
             return self._looked_up(table)
@@ -142,12 +140,18 @@ class SqlReader(Reader):
         """Whether `primary` of the table is its primary key, and holds for all rows that are read."""
         return bool(table.primary)
 
-    def defined(self, session: Session, table: Table) -> TableDefinition:
+    def defined(self, session: Session, table: Table) -> "TableDefinition":
         """The table's definition; a database whose catalog says more has its own."""
         return self._looked_up(table)
 
-    def _looked_up(self, table: Table) -> TableDefinition:
+    def _looked_up(self, table: Table) -> "TableDefinition":
         """What is known of the table without another statement."""
+        from spark_channel.connectors.base.definition import (
+            ColumnDefinition,
+            ConstraintDefinition,
+            TableDefinition,
+        )
+
         return TableDefinition(
             self.dialect.sql,
             table.schema,
@@ -524,7 +528,7 @@ class SqlReader(Reader):
         """
         return session.stream(sql, self.batch_size(split))
 
-    def feed(self, options: FeedOptions) -> ChangeFeed:
+    def feed(self, options: "FeedOptions") -> "ChangeFeed":
         from spark_channel.connectors.sql.feed.cursor_feed import CursorFeed
 
         return CursorFeed(self, options)

@@ -18,7 +18,18 @@ from spark_channel.connectors.sql.write.sessions import Tell, WriteSessions
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
 
-__all__ = ["Publisher", "Stages", "WriteDatabase", "is_there", "ledger_options", "placed"]
+__all__ = [
+    "NO_SESSION",
+    "Publisher",
+    "Stages",
+    "WriteDatabase",
+    "is_there",
+    "ledger_options",
+    "placed",
+]
+
+NO_SESSION: Any = None
+"""In place of a session on a file that is not there: what a file's staging needs is beside it."""
 
 _S_contra = TypeVar("_S_contra", bound=BoundSession, contravariant=True)
 

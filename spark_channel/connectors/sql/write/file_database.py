@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Generic
+from typing import TYPE_CHECKING, ClassVar, Generic
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext, WritePlan
-from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.options import FileWriteOptions
 from spark_channel.connectors.sql.session import S
@@ -43,6 +42,9 @@ from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import CommitError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
 
 __all__ = ["FileDatabase", "FileDefinitions", "FilePlan", "file_plan"]
 
@@ -209,7 +211,7 @@ class FileDefinitions(TableDefinitions[S]):
     def __init__(
         self,
         database: FileDatabase[S],
-        tried: Callable[[S | None, WriteTarget, TableDefinition, pa.Schema], NewTable | str],
+        tried: Callable[[S | None, WriteTarget, "TableDefinition", pa.Schema], NewTable | str],
     ) -> None:
         super().__init__(database)
         self._files, self._tried = database, tried
@@ -218,9 +220,9 @@ class FileDefinitions(TableDefinitions[S]):
         self,
         session: S | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
     ) -> NewTable:

@@ -7,14 +7,13 @@ leaves no file, and removes none that others use.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.claims import HeldClaim, Identity
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.sql.session import S
-from spark_channel.connectors.sql.write.database import WriteDatabase
+from spark_channel.connectors.sql.write.database import NO_SESSION, WriteDatabase
 from spark_channel.connectors.sql.write.file_database import FileDatabase, file_plan
 from spark_channel.connectors.sql.write.in_session import claims_at, in_session, in_transaction
 from spark_channel.connectors.sql.write.plan import NOT_TAKEN, SqlPlan, WriteTarget
@@ -25,10 +24,7 @@ from spark_channel.connectors.sql.write.source_definition import (
 )
 from spark_channel.errors import CommitError
 
-__all__ = ["NO_SESSION", "claim_late", "make", "place", "prepare", "rehearse"]
-
-NO_SESSION: Any = None
-"""In place of a session on a file that is not there: what a file's staging needs is beside it."""
+__all__ = ["claim_late", "make", "place", "prepare", "rehearse"]
 
 
 def place(database: WriteDatabase[S]) -> WriteTarget:

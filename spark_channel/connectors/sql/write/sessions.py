@@ -4,15 +4,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import WriteContext
-from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.sql.catalog import Table, TargetTable
-from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import BoundSession, S
@@ -20,6 +17,11 @@ from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.errors import TargetError
 from spark_channel.retry import Retry
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.base.health import Health
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = ["Definition", "Server", "Tell", "Traits", "Verdict", "WriteSessions", "no_news"]
 
@@ -49,7 +51,7 @@ class Server:
     """What serves a database. See `Writer` for each."""
 
     resource_mark: str | None = None
-    health: Callable[[], Health] | None = None
+    health: Callable[[], "Health"] | None = None
     keeping: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
@@ -90,7 +92,7 @@ class Traits:
 class Definition(Protocol[_S_contra]):
     """The definition of the table: what a new one gets, and how one that is there changes."""
 
-    def read(self, session: _S_contra, table: Table) -> TableDefinition | None:
+    def read(self, session: _S_contra, table: Table) -> "TableDefinition | None":
         """How a table is defined; None = the database says no expressions."""
         ...
 
@@ -98,12 +100,12 @@ class Definition(Protocol[_S_contra]):
         self,
         session: _S_contra | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
-    ) -> NewTable:
+    ) -> "NewTable":
         """What a new table for `rows` gets of `definition`, which is a part of the `whole`.
 
         Without a session the database itself is to be made, too.

@@ -4,15 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, Generic
+from typing import TYPE_CHECKING, ClassVar, Generic
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
-from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
-from spark_channel.connectors.sql.definition import NewTable, free_names, is_build, plain_new_table
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
@@ -35,6 +33,10 @@ from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = [
     "StagedPublisher",
@@ -289,19 +291,21 @@ class TableDefinitions(Generic[S]):
     def __init__(self, database: WriteSessions[S]) -> None:
         self._database = database
 
-    def read(self, session: S, table: Table) -> TableDefinition | None:
+    def read(self, session: S, table: Table) -> "TableDefinition | None":
         return None
 
     def new_table(
         self,
         session: S | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
-    ) -> NewTable:
+    ) -> "NewTable":
+        from spark_channel.connectors.sql.definition import plain_new_table
+
         dialect = self._database.dialect
         return plain_new_table(
             dialect,
@@ -314,6 +318,10 @@ class TableDefinitions(Generic[S]):
         )
 
     def complete(self, session: S, target: TargetTable, tell: Tell) -> None:
+        if not target.steps:
+            return
+        from spark_channel.connectors.sql.definition import is_build
+
         for step in target.steps:
             _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
             tell(step.what if is_build(step) else "")
@@ -335,5 +343,7 @@ class TableDefinitions(Generic[S]):
 
 def free_index_names(dialect: WriteDialect, session: S | None, schema: str) -> Callable[[str], str]:
     """What gives new indexes in `schema` names that are free."""
+    from spark_channel.connectors.sql.definition import free_names
+
     names = () if session is None else dialect.index_names(session, schema)
     return free_names(set(names), dialect.index_name_bytes, folds=dialect.folds_names)
