@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -84,10 +84,8 @@ def _mysql(server: MariadbServer) -> Shop:
     def end() -> None:
         sessions = f"SELECT id FROM information_schema.processlist WHERE user = '{server.user}' AND db = 'dw'"
         for session in server.sql(sessions).split():
-            try:
+            with suppress(RuntimeError):  # it has ended meanwhile
                 server.sql(f"KILL {session}")
-            except RuntimeError:
-                pass  # it has ended meanwhile
 
     return Shop(
         server.login,
@@ -139,7 +137,8 @@ class _Run:
         return self._listen(lambda: step in self.steps)
 
     def send(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid or 0, number)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(self.process.pid or 0, number)
 
     def end(self) -> list[tuple[str, str]] | None:
         self._listen(lambda: False)
