@@ -17,8 +17,7 @@ _BATCHES, _COUNTED = 500, 10
 _SCHEMA = pa.schema([("id", pa.int64())])
 _KINDS = [
     "sqlite",
-    "postgresql",
-    *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("duckdb", "mysql")),
+    *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("postgresql", "mysql", "duckdb")),
 ]
 
 
