@@ -102,8 +102,15 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 10.0
 
 
+_LOOKS, _LONGEST_LOOK = 4.0, 10.0
+"""So many times as long as a look took is waited before the next one, up to so many seconds."""
+
+
 class Backoff:
     """10 ms, times 5, up to 2 s, each 25 % more or less; starts over after a round with enough rows.
+
+    Where nothing comes for long, a look that takes long, as at thousands of tables, has a fifth of the time; at most
+    10 s are waited after it.
 
     Args:
         chance: a number of [0, 1) per call, `random.random` by default.
@@ -125,14 +132,15 @@ class Backoff:
         self._random = chance or random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._next = first
 
-    def after(self, rows: int, nbytes: int) -> float:
-        """Seconds to wait after a round of `rows` and `nbytes`; 0 when it had enough."""
+    def after(self, rows: int, nbytes: int, took: float = 0.0) -> float:
+        """Seconds to wait after a round of `rows` and `nbytes`, whose look `took` so long; 0 when it had enough."""
         if rows > _ENOUGH_ROWS or nbytes > _ENOUGH_BYTES:
             self._next = self._first
             return 0.0
         base = self._next
         self._next = min(self._most, base * self._factor)
-        return base * (1 + self._jitter * (2 * self._random.random() - 1))
+        wait = base * (1 + self._jitter * (2 * self._random.random() - 1))
+        return wait if base < self._most else max(wait, min(_LONGEST_LOOK, _LOOKS * took))
 
 
 def reconnect_delay(attempt: int = 0, chance: "random.Random | None" = None) -> float:

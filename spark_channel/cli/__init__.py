@@ -26,6 +26,8 @@ def main() -> None:
     gc.set_threshold(_COLLECTED)
     # Python ends with three looks for garbage, which took a fifth of a small copy.
     atexit.register(gc.freeze)
+    # pydantic looks for plugins in the metadata of every library that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from spark_channel.requirements import check_versions
 
     try:

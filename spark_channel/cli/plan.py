@@ -20,6 +20,7 @@ from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.overlap import server_facts
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.connectors.base.session_pool import keeping_sessions
+from spark_channel.connectors.sql.read.quantiles import divisions
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.plain_text import one_line
@@ -240,6 +241,8 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here:
     size = "" if plan.nbytes is None else f", {short(plan.nbytes)}B"
     rows = "unknown" if plan.rows is None else f"about {short(plan.rows)}"
     console.print(one_line(f"{rows} rows{size}, in {over}"))
+    for line in divisions([task.split.params["split"] for task in plan.tasks]):
+        console.print(one_line(line), markup=False)
 
 
 def _dirty(spec: TransferSpec) -> str:

@@ -13,7 +13,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.signals import ending_on_sigterm
-from spark_channel.transfers.fan_out import carry_out
+from spark_channel.transfers.dispatch import carry_out
 
 if TYPE_CHECKING:
     from spark_channel.connectors.base.small_tables import SmallTable, Together

@@ -16,7 +16,8 @@ from spark_channel.plain_text import log_of
 from spark_channel.service.discovery import ServiceDirectory
 from spark_channel.service.ended_jobs import ended_jobs
 from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
-from spark_channel.service.launch import ServiceControl, ask_limit
+from spark_channel.service.launch import ServiceControl
+from spark_channel.service.limit_control import ask_limit
 from spark_channel.service.protocol import (
     CHANGE_SCOPE,
     READ_SCOPE,

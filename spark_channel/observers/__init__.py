@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from spark_channel.progress import JobProgress
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from spark_channel.observers.metrics import JobMetrics, MetricPush
     from spark_channel.observers.notices import Outbox
 
-__all__ = ["Observer", "close_together", "is_wanted", "observers", "pushed"]
+__all__ = ["Observer", "close_together", "has_lineage", "is_wanted", "observers", "pushed"]
+
+
+_FILES_OF_OPENLINEAGE = ("openlineage.yml", "~/.openlineage/openlineage.yml")
 
 
 class Observer(Protocol):
@@ -26,10 +29,21 @@ class Observer(Protocol):
 
 def is_wanted() -> bool:
     """Whether the environment of this process names a receiver of jobs."""
-    from spark_channel.observers import lineage, metrics
+    from spark_channel.observers import metrics
 
     has_receiver = bool(os.environ.get("SPARK_CHANNEL_ON_FINISH"))
-    return has_receiver or lineage.is_configured() or metrics.is_push_configured()
+    return has_receiver or has_lineage() or metrics.is_push_configured()
+
+
+def has_lineage(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether OpenLineage's own configuration names a receiver, and does not turn it off."""
+    if environment.get("OPENLINEAGE_DISABLED", "").lower() in ("true", "1"):
+        return False
+    names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT__TYPE")
+    if any(environment.get(name) for name in names):
+        return True
+    # Not pathlib's: a user without a home, or without access to it, would fail each job.
+    return any(os.path.isfile(os.path.expanduser(name)) for name in _FILES_OF_OPENLINEAGE)  # noqa: PTH111, PTH113 - without importing pathlib
 
 
 def observers() -> list[Observer]:
@@ -43,9 +57,9 @@ def observers() -> list[Observer]:
         from spark_channel.observers.notices import FinishNotice
 
         listeners.append(FinishNotice(target))
-    from spark_channel.observers.lineage import LineageEvents, is_configured
+    if has_lineage():
+        from spark_channel.observers.lineage import LineageEvents
 
-    if is_configured():
         listeners.append(LineageEvents())
     return listeners
 

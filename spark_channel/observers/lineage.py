@@ -4,7 +4,6 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,30 +13,18 @@ from spark_channel.masking import mask_text
 from spark_channel.observers.notices import Outbox
 from spark_channel.progress import JobColumn, JobProgress, JobStatus, Phase
 
-__all__ = ["Dataset", "LineageEvents", "dataset_of", "is_configured"]
+__all__ = ["Dataset", "LineageEvents", "dataset_of"]
 
 _RUNNING_SECONDS = 60.0
 _PRODUCER = "urn:spark-channel"
 _FACET = "urn:spark-channel:facet:run:1"
 _PARENT = "OPENLINEAGE_PARENT_ID"
-_FILES = ("openlineage.yml", "~/.openlineage/openlineage.yml")
 _URL = re.compile(
     r"(?:jdbc:)?(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
 )
 _FURTHER = re.compile(r" and \d+ more$|; (?:columns|where|query|cursor)=.*", re.DOTALL)
 """Left out of a dataset's name: tables and paths after the first one, and the settings of a stream."""
 _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
-
-
-def is_configured(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether OpenLineage's own configuration names a receiver, and does not turn it off."""
-    if environment.get("OPENLINEAGE_DISABLED", "").lower() in ("true", "1"):
-        return False
-    names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT__TYPE")
-    if any(environment.get(name) for name in names):
-        return True
-    # Not pathlib's: a user without a home, or without access to it, would fail each job.
-    return any(os.path.isfile(os.path.expanduser(name)) for name in _FILES)  # noqa: PTH111, PTH113 - without importing pathlib
 
 
 @dataclass(frozen=True, slots=True)

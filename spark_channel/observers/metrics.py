@@ -10,12 +10,14 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.limits import LimitStatus
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, JobStatus, Phase
+
+if TYPE_CHECKING:
+    from spark_channel.limits import LimitStatus
 
 __all__ = [
     "CONTENT_TYPE",
@@ -110,7 +112,7 @@ class JobMetrics:
     def __init__(
         self,
         signals: Callable[[str], Mapping[str, tuple[float, float]]] = lambda _job: {},
-        limits: Callable[[], Iterable[LimitStatus]] = tuple,
+        limits: "Callable[[], Iterable[LimitStatus]]" = tuple,
     ) -> None:
         self._signals, self._limits = signals, limits
         self.more: list[Callable[[], Family]] = []
@@ -291,7 +293,7 @@ def _of_signals(
     return family
 
 
-def _of_limits(statuses: Iterable[LimitStatus]) -> list[Family]:
+def _of_limits(statuses: "Iterable[LimitStatus]") -> list[Family]:
     families = {
         name: Family(f"spark_channel_shared_limit_{name}", kind, about)
         for name, kind, about in _LIMIT_FAMILIES

@@ -2,22 +2,15 @@
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from spark_channel.limits import (
-    LimitStatus,
-    Pause,
-    Rejected,
-    Reply,
-    Request,
-    Resume,
-    SetRates,
-    StatusRequest,
-)
 from spark_channel.observers.metrics import JobMetrics
 from spark_channel.progress import JobProgress, JobStatus, Phase, Snapshot
 from spark_channel.progress.report import plain_end
 from spark_channel.progress.speed import SIDES
+
+if TYPE_CHECKING:
+    from spark_channel.limits import LimitStatus, Reply, Request
 
 __all__ = ["LocalView", "View", "limit_request"]
 
@@ -33,7 +26,7 @@ class View(Protocol):
     def watch(self, job: str | None, since: float) -> dict[str, Any]:
         """Return `jobs`, `limits`, and `detail` of `job`, with its speeds from `since` seconds on."""
 
-    def change(self, request: Request) -> None:
+    def change(self, request: "Request") -> None:
         """Carry out `SetRates`, `Pause` or `Resume`.
 
         Raises:
@@ -49,7 +42,7 @@ class LocalView:
         metrics: JobMetrics,
         find: Callable[[str], JobProgress],
         limits: Callable[[], tuple[str, ...]],
-        handle: Callable[[Request], Reply],
+        handle: "Callable[[Request], Reply]",
         watched: Callable[[str], Mapping[str, tuple[float, float]]],
     ) -> None:
         self._metrics, self._find, self._names = metrics, find, limits
@@ -64,13 +57,16 @@ class LocalView:
             "detail": None if job is None else self._detail(job, since),
         }
 
-    def change(self, request: Request) -> None:
+    def change(self, request: "Request") -> None:
+        from spark_channel.limits import Rejected
+
         reply = self._asked(request)
         if isinstance(reply, Rejected):
             raise ValueError(reply.message)
 
-    def _asked(self, request: Request) -> Reply:
+    def _asked(self, request: "Request") -> "Reply":
         from spark_channel.errors import ChannelError
+        from spark_channel.limits import Rejected
 
         try:
             return self._handle(request)
@@ -78,6 +74,8 @@ class LocalView:
             return Rejected(str(error))
 
     def _limit(self, name: str) -> dict[str, Any] | None:
+        from spark_channel.limits import LimitStatus, StatusRequest
+
         status = self._asked(StatusRequest(name))
         return _of_limit(status) if isinstance(status, LimitStatus) else None
 
@@ -114,12 +112,14 @@ class LocalView:
         }
 
 
-def limit_request(request: Mapping[str, Any]) -> Request:
+def limit_request(request: Mapping[str, Any]) -> "Request":
     """The request to a limit that a page sends.
 
     Raises:
         ValueError: it makes no sense.
     """
+    from spark_channel.limits import Pause, Resume, SetRates
+
     name, action = request.get("limit"), request.get("action")
     if not isinstance(name, str) or not name:
         raise ValueError("limit is the name of a limit")
@@ -214,7 +214,7 @@ def _of_end(text: str) -> list[str]:
     return [file, folder] if folder else [plain, ""]
 
 
-def _of_limit(status: LimitStatus) -> dict[str, Any]:
+def _of_limit(status: "LimitStatus") -> dict[str, Any]:
     return {
         "name": status.limit,
         "job": status.limit.removeprefix("job:") if status.limit.startswith("job:") else "",

@@ -38,18 +38,24 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.service.client import ServiceClient, SharedLimitAddress
+    from spark_channel.service.client import ServiceClient
     from spark_channel.service.display import ProgressDisplay
     from spark_channel.service.jobs import JobRegistry
     from spark_channel.service.launch import (
-        LimitControl,
         ServiceControl,
         ServiceSettings,
         advertise,
         ensure_service,
         find_service,
     )
-    from spark_channel.service.protocol import ServiceAddress, TlsFiles, new_job_id, run_id
+    from spark_channel.service.limit_control import LimitControl
+    from spark_channel.service.protocol import (
+        ServiceAddress,
+        SharedLimitAddress,
+        TlsFiles,
+        new_job_id,
+        run_id,
+    )
     from spark_channel.service.server import ServiceServer
     from spark_channel.service.shared_limit import (
         Probe,
@@ -63,18 +69,24 @@ else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
-            "client": ["ServiceClient", "SharedLimitAddress"],
+            "client": ["ServiceClient"],
             "display": ["ProgressDisplay"],
             "jobs": ["JobRegistry"],
             "launch": [
-                "LimitControl",
                 "ServiceControl",
                 "ServiceSettings",
                 "advertise",
                 "ensure_service",
                 "find_service",
             ],
-            "protocol": ["ServiceAddress", "TlsFiles", "new_job_id", "run_id"],
+            "limit_control": ["LimitControl"],
+            "protocol": [
+                "ServiceAddress",
+                "SharedLimitAddress",
+                "TlsFiles",
+                "new_job_id",
+                "run_id",
+            ],
             "server": ["ServiceServer"],
             "shared_limit": [
                 "Probe",

@@ -6,30 +6,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
+from spark_channel import limits
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
-from spark_channel.limits import (
-    AdaptiveLimit,
-    Grant,
-    HealthSample,
-    Joined,
-    Leave,
-    LimitChanged,
-    LimitRegistry,
-    LimitStatus,
-    Pause,
-    Rejected,
-    Reply,
-    Request,
-    Resume,
-    SetRates,
-    StatusRequest,
-    Subscribe,
-    decode_request,
-    encode,
-)
 from spark_channel.progress import JobProgress
 from spark_channel.service.protocol import (
     LISTEN_SECONDS,
@@ -39,7 +20,19 @@ from spark_channel.service.protocol import (
 )
 
 if TYPE_CHECKING:
+    from spark_channel.limits import (
+        HealthSample,
+        LimitRegistry,
+        LimitStatus,
+        Pause,
+        Reply,
+        Request,
+        Resume,
+        SetRates,
+        Subscribe,
+    )
     from spark_channel.service.http_server import Caller
+    from spark_channel.service.protection import NewLimit, ProtectionController
 
 __all__ = [
     "LimitService",
@@ -48,153 +41,9 @@ __all__ = [
 ]
 
 
-_REPORTED_AGAIN = 1.5
-"""A speed is reported again when it differs from the last reported one by this factor."""
-
-
-class ProtectionController:
-    """Follows the health of one job's source and target, and sets the speed of its limit.
-
-    Thread-safe: samples of both sides arrive at the same time.
-    """
-
-    def __init__(
-        self,
-        progress: JobProgress,
-        name: str,
-        book: LimitRegistry,
-        subscriptions: Subscriptions,
-        clock: Clock | None = None,
-    ) -> None:
-        spec = progress.spec
-        self._progress = progress
-        self._name = name
-        self._book = book
-        self._subscriptions = subscriptions
-        self._bytes = spec.bytes_per_second
-        self._most_rows: float | None = spec.rows_per_second
-        self._lock = threading.Lock()
-        self._protection = AdaptiveLimit(
-            spec.rows_per_second,
-            bounds=spec.pressure,
-            auto=spec.protect,
-            clock=clock or SYSTEM_CLOCK,
-        )
-        self._beside = ""
-        self._reported: tuple[str, float] = ("", 0.0)
-        self._signals: dict[str, tuple[float, float]] = {}
-        self._apply()
-
-    def observe(self, side: str, sample: HealthSample) -> None:
-        """Take a sample of `side`, and change the limit immediately."""
-        with self._lock:
-            self._follow_limit()
-            before = self._protection.rows_per_second
-            self._protection.observe(side, sample, self._book.spent(self._name))
-            self._signals.update({f"{side}:{name}": value for name, value in sample.values.items()})
-            self._apply()
-            self._set_held()
-            changed = self._protection.rows_per_second != before
-        if changed:
-            self._subscriptions.notify(self._name)
-
-    def wait_for(self, build: str) -> None:
-        """Pause while another job of its run builds an index, which no limit slows down; "" = none does."""
-        with self._lock:
-            if build == self._beside:
-                return
-            self._beside = build
-            self._apply()
-        self._subscriptions.notify(self._name)
-
-    def signals(self) -> dict[str, tuple[float, float]]:
-        """The last value of each signal and what is too much, by "side:signal"."""
-        with self._lock:
-            return dict(self._signals)
-
-    def report_held(self) -> None:
-        """Add to the report of an ending job what limited its speed."""
-        with self._lock:
-            self._set_held()
-
-    def _set_held(self) -> None:
-        self._progress.set_held(self._protection.held_seconds, self._protection.summary)
-
-    def _follow_limit(self) -> None:
-        """Use the limit that a user may have set meanwhile."""
-        rows, nbytes = self._book.limits(self._name)
-        self._bytes = None if nbytes is None else max(1, round(nbytes))
-        if rows != self._most_rows:
-            self._most_rows = rows
-            self._protection.limit_to(rows)
-
-    def _apply(self) -> None:
-        protection = self._protection
-        rows, text, holder = protection.rows_per_second, protection.text, protection.holder
-        if self._beside:
-            rows, text, holder = _NOTHING, f"paused: {self._beside}", self._beside
-        self._book.cap(self._name, rows, text)
-        last = self._reported
-        if holder != last[0] or not last[1] / _REPORTED_AGAIN < rows < last[1] * _REPORTED_AGAIN:
-            self._reported = (holder, rows)
-            self._progress.set_limits(max(1, round(rows)), self._bytes, text)
-
-
-_ROWS, _BYTES = "rows/s", "bytes/s"
-_NOTHING = 1e-6
-"""Rows per second of a job that is paused: one row in eleven days."""
-
-
-class NewLimit(Protocol):
-    """Makes the limit that follows a probe."""
-
-    def __call__(
-        self, most: float | None, unit: str, *, clock: Clock | None = None
-    ) -> AdaptiveLimit: ...
-
-
-class _ProbedLimit:
-    """Lowers rows and bytes of a shared limit to the same part, by the samples of a probe. Used by one thread."""
-
-    def __init__(
-        self,
-        name: str,
-        book: LimitRegistry,
-        subscriptions: Subscriptions,
-        new_limit: NewLimit,
-        clock: Clock | None,
-    ) -> None:
-        self._name = name
-        self._book = book
-        self._subscriptions = subscriptions
-        self._new_limit = new_limit
-        self._clock = clock
-        self._limit: AdaptiveLimit | None = None
-        self._set: tuple[float, str] | None = None
-
-    def observe(self, sample: HealthSample) -> None:
-        """Take a sample, and change the limit immediately."""
-        rows, nbytes = self._book.limits(self._name)
-        most, unit = (rows, _ROWS) if rows is not None else (nbytes, _BYTES)
-        if most is None:  # a user has lifted it
-            self._limit = self._set = None
-            return
-        limit, before = self._limit, self._set
-        if limit is None or before is None or unit != before[1]:
-            limit = self._limit = self._new_limit(most, unit, clock=self._clock)
-        elif most != before[0]:
-            limit.limit_to(most)
-        self._set = most, unit
-        spent = self._book.spent(self._name, nbytes=unit == _BYTES)
-        part = limit.observe("probe", sample, spent) / most
-        self._book.press(self._name, min(1.0, part), limit.text)
-        self._subscriptions.notify(self._name)
-
-
 _PLAIN = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
 _LONGEST_PART = 100
 _JOB = "job:"
-_CHANGES = (SetRates, Pause, Resume)
 _Given = TypeVar("_Given")
 _SPARE = 1.25
 """A bound is recorded with this margin, so that not each new client causes a write."""
@@ -235,7 +84,8 @@ class LimitService:
     ) -> None:
         self._check_owner = check_owner
         self._subscriptions = Subscriptions()
-        self.book = LimitRegistry(clock=clock, on_call=self._subscriptions.notify)
+        self._book: LimitRegistry | None = None
+        self._book_lock = threading.Lock()
         self._on_longer: Callable[[float], None] | None = None
         self._longest = 0.0
         self._lock = threading.Lock()
@@ -244,6 +94,20 @@ class LimitService:
         self._protectors: dict[str, ProtectionController] = {}
         self._builds: dict[str, tuple[str, str]] = {}
         """By the limit of a job that builds an index: the run that it is a part of, and which index."""
+
+    @property
+    def book(self) -> "LimitRegistry":
+        """Made on its first use: most jobs of the command line have no limit."""
+        with self._book_lock:
+            if self._book is None:
+                self._book = limits.LimitRegistry(
+                    clock=self._clock, on_call=self._subscriptions.notify
+                )
+            return self._book
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all limits."""
+        return () if self._book is None else self._book.names()
 
     def job_opened(self, progress: JobProgress) -> None:
         """Add the job's limit before its first client gets an answer."""
@@ -260,14 +124,14 @@ class LimitService:
                 at_once=spec.at_once,
                 on_absent=progress.keep_limit,
             )
-        protector = (
-            ProtectionController(progress, name, self.book, self._subscriptions, self._clock)
-            if spec.protected
-            else None
-        )
         if spec.max_connections is not None:
             self.book.add_permits(name, spec.max_connections)
-        if protector is not None:
+        if spec.protected:
+            from spark_channel.service.protection import ProtectionController
+
+            protector = ProtectionController(
+                progress, name, self.book, self._subscriptions, self._clock
+            )
             with self._lock:
                 self._protectors[name] = protector
             self._wait_for_builds(spec.part_of)
@@ -279,7 +143,8 @@ class LimitService:
         if protector is not None:
             protector.report_held()
         self.build(progress.job, "")
-        self.book.remove(name)
+        if self._book is not None:
+            self._book.remove(name)
         self._subscriptions.notify(name)
         with self._lock:
             self._jobs.pop(name, None)
@@ -308,7 +173,7 @@ class LimitService:
         for name, protector in others.items():
             protector.wait_for(next((index for job, index in builds.items() if job != name), ""))
 
-    def handle(self, request: Request, scope: str = SERVICE_SCOPE) -> Reply:
+    def handle(self, request: "Request", scope: str = SERVICE_SCOPE) -> "Reply":
         """Carry out a request under a token of `scope`.
 
         Raises:
@@ -317,16 +182,16 @@ class LimitService:
             ServiceDeniedError, OptionError: the request makes no sense; nothing changed.
         """
         self._check_scope(request, scope)
-        if isinstance(request, Subscribe):
+        if isinstance(request, limits.Subscribe):
             raise ServiceDeniedError("who listens takes the action for it")
-        changes = isinstance(request, _CHANGES)
+        changes = _is_change(request)
         reply = self.book.handle(request)
         self._measure(reply)
         if changes:
             self._subscriptions.notify(request.limit)
-        elif isinstance(request, Leave):
+        elif isinstance(request, limits.Leave):
             self._subscriptions.notify(request.limit, request.client)
-        if changes and isinstance(reply, LimitStatus):
+        if changes and isinstance(reply, limits.LimitStatus):
             self._show(request.limit, reply)
         return reply
 
@@ -335,9 +200,9 @@ class LimitService:
         with self._lock:
             self._longest, self._on_longer = seconds, on_longer
 
-    def _measure(self, reply: Reply) -> None:
-        grant = reply.answer if isinstance(reply, Joined) else reply
-        if self._on_longer is None or not isinstance(grant, Grant):
+    def _measure(self, reply: "Reply") -> None:
+        grant = reply.answer if isinstance(reply, limits.Joined) else reply
+        if self._on_longer is None or not isinstance(grant, limits.Grant):
             return
         seconds = grant.starts_in + grant.lasts
         if seconds <= self._longest:
@@ -348,7 +213,7 @@ class LimitService:
                 self._on_longer(bound)
                 self._longest = bound
 
-    def observe(self, job: str, side: str, sample: HealthSample) -> None:
+    def observe(self, job: str, side: str, sample: "HealthSample") -> None:
         """Take a health sample of a job's source or target. Has no effect for a job that has ended."""
         with self._lock:
             protector = self._protectors.get(job_limit(job))
@@ -361,24 +226,26 @@ class LimitService:
             protector = self._protectors.get(job_limit(job))
         return {} if protector is None else protector.signals()
 
-    def shared(self) -> list[LimitStatus]:
+    def shared(self) -> "list[LimitStatus]":
         """The limits that several jobs share: those that are no job's own."""
         statuses = []
-        for name in self.book.names():
+        for name in self.names():
             if not name.startswith(_JOB):
                 with contextlib.suppress(ServiceDeniedError):  # it was removed just now
-                    statuses.append(self.book.handle(StatusRequest(name)))
-        return [status for status in statuses if isinstance(status, LimitStatus)]
+                    statuses.append(self.book.handle(limits.StatusRequest(name)))
+        return [status for status in statuses if isinstance(status, limits.LimitStatus)]
 
-    def probed(self, name: str, new_limit: NewLimit) -> Callable[[HealthSample], None]:
+    def probed(self, name: str, new_limit: "NewLimit") -> "Callable[[HealthSample], None]":
         """Return what takes the samples of a probe, and lowers limit `name` by them."""
-        return _ProbedLimit(name, self.book, self._subscriptions, new_limit, self._clock).observe
+        from spark_channel.service.protection import ProbedLimit
+
+        return ProbedLimit(name, self.book, self._subscriptions, new_limit, self._clock).observe
 
     def end(self) -> None:
         """Wake all waiting calls, since the service ends."""
         self._subscriptions.end()
 
-    def listen(self, request: Subscribe, scope: str = SERVICE_SCOPE) -> Iterator[Reply]:
+    def listen(self, request: "Subscribe", scope: str = SERVICE_SCOPE) -> "Iterator[Reply]":
         """Yield the changes of a limit for a minute; nothing after a refusal, or once the service ends.
 
         Raises:
@@ -387,14 +254,14 @@ class LimitService:
         self._check_scope(request, scope)
         return self._changes(request)
 
-    def _changes(self, request: Subscribe) -> Iterator[Reply]:
+    def _changes(self, request: "Subscribe") -> "Iterator[Reply]":
         limit, client = request.limit, request.client
         event = self._subscriptions.subscribe(limit, client)
         if event is None:
             reply = _or_denied(self.book.handle, request)
             yield (
                 replace(reply, again_in=LISTEN_SECONDS)
-                if isinstance(reply, LimitChanged)
+                if isinstance(reply, limits.LimitChanged)
                 else reply
             )
             return
@@ -405,7 +272,7 @@ class LimitService:
                 if not self._subscriptions.is_subscribed(limit, client, event):
                     return
                 reply = _or_denied(self.book.handle, request)
-                if not isinstance(reply, LimitChanged):
+                if not isinstance(reply, limits.LimitChanged):
                     yield reply
                     return
                 seconds = until - SYSTEM_CLOCK.now()
@@ -421,21 +288,21 @@ class LimitService:
 
     def endpoint(self, body: bytes, caller: "Caller") -> bytes:
         """`handle` for bytes from outside; a refused request is answered with `Rejected`."""
-        return encode(
-            _or_denied(lambda data: self.handle(decode_request(data), caller.scope), body)
+        return limits.encode(
+            _or_denied(lambda data: self.handle(limits.decode_request(data), caller.scope), body)
         )
 
     def listen_endpoint(self, body: bytes, caller: "Caller") -> Iterator[bytes]:
         """`listen` for bytes from outside."""
         try:
-            request = decode_request(body)
-            if not isinstance(request, Subscribe):
+            request = limits.decode_request(body)
+            if not isinstance(request, limits.Subscribe):
                 raise ServiceDeniedError("this action takes a Listen")
         except ServiceDeniedError as error:
-            return iter((encode(Rejected(str(error))),))
-        return (encode(reply) for reply in self.listen(request, caller.scope))
+            return iter((limits.encode(limits.Rejected(str(error))),))
+        return (limits.encode(reply) for reply in self.listen(request, caller.scope))
 
-    def _check_scope(self, request: Request, scope: str) -> None:
+    def _check_scope(self, request: "Request", scope: str) -> None:
         name = request.limit.partition("@")[0]
         if owns_jobs(scope) and name.startswith(_JOB):
             with self._lock:
@@ -443,14 +310,14 @@ class LimitService:
             if progress is not None:
                 self._check_owner(progress.job, scope)
             return
-        spends = not isinstance(request, _CHANGES) and scope == limit_scope(name)
+        spends = not _is_change(request) and scope == limit_scope(name)
         if scope != SERVICE_SCOPE and not spends:
             raise PermissionError(
                 f"this token is not valid for limit {request.limit!r}: set 'sharedLimitToken' to the token "
                 "that was written for it (`limits serve --token-file`)"
             )
 
-    def _show(self, name: str, status: LimitStatus) -> None:
+    def _show(self, name: str, status: "LimitStatus") -> None:
         """Show the present limit in a job's progress line."""
         with self._lock:
             progress = self._jobs.get(name)
@@ -458,10 +325,14 @@ class LimitService:
             progress.set_limits(*status.shown)
 
 
-def _or_denied(handle: Callable[[_Given], Reply], request: _Given) -> Reply:
+def _is_change(request: "Request") -> "TypeGuard[SetRates | Pause | Resume]":
+    return isinstance(request, limits.SetRates | limits.Pause | limits.Resume)
+
+
+def _or_denied(handle: "Callable[[_Given], Reply]", request: _Given) -> "Reply":
     try:
         return handle(request)
     except RejoinError as error:
-        return Rejected(str(error), rejoin=True)
+        return limits.Rejected(str(error), rejoin=True)
     except (ServiceDeniedError, OptionError) as error:
-        return Rejected(str(error))
+        return limits.Rejected(str(error))

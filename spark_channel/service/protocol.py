@@ -12,16 +12,20 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
 
 from pydantic import ConfigDict, Field
 
 from spark_channel.errors import OptionError
-from spark_channel.limits import HealthSample
 from spark_channel.serialization import from_plain, to_plain
+
+if TYPE_CHECKING:
+    from spark_channel.limits import HealthSample
 
 __all__ = [
     "CHANGE_SCOPE",
+    "FLUSH_SECONDS",
+    "GRACE_SECONDS",
     "LARGEST_BODY",
     "LISTEN_SECONDS",
     "NO_SCOPE",
@@ -29,6 +33,7 @@ __all__ = [
     "SERVICE_SCOPE",
     "RequestError",
     "ServiceAddress",
+    "SharedLimitAddress",
     "Subscriptions",
     "TlsFiles",
     "Tokens",
@@ -192,6 +197,19 @@ class ServiceAddress:
         return from_plain(cls, data, "an address")
 
 
+class SharedLimitAddress:
+    """Where a shared limit is kept, and its name there. Plain data."""
+
+    __slots__ = ("name", "service")
+
+    def __init__(self, service: ServiceAddress, name: str) -> None:
+        self.service = service
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"SharedLimitAddress({self.service}, {self.name!r})"
+
+
 def new_job_id() -> str:
     """Unique among all runs."""
     return uuid.uuid4().hex[:12]
@@ -209,6 +227,8 @@ def run_id(plan: str, execution: str | None, stage: int) -> str:
 
 
 LISTEN_SECONDS = 60.0
+FLUSH_SECONDS = 2.0
+GRACE_SECONDS = 0.5
 """The longest time that a call listens. A lost client occupies a thread for this long."""
 
 MOST_LISTENERS = 2_000
@@ -392,7 +412,7 @@ _LONGEST_TEXT = 200
 _LARGEST = float(1 << 62)
 
 
-def sample_to_json(sample: HealthSample) -> dict[str, Any]:
+def sample_to_json(sample: "HealthSample") -> dict[str, Any]:
     return {
         "values": {name: list(pair) for name, pair in sample.values.items()},
         "delays": {name: list(numbers) for name, numbers in sample.delays.items()},
@@ -402,12 +422,14 @@ def sample_to_json(sample: HealthSample) -> dict[str, Any]:
     }
 
 
-def sample_from_json(data: Mapping[str, Any]) -> HealthSample:
+def sample_from_json(data: Mapping[str, Any]) -> "HealthSample":
     """Return the sample in the fields of a request, which come from another process.
 
     Raises:
         RequestError: a field is missing, has another type, or is too large.
     """
+    from spark_channel.limits import HealthSample
+
     values, delays = _named(data["values"], "values"), _named(data["delays"], "delays")
     missing, error = data["missing"], data["error"]
     if any(len(_numbers(pair)) != 2 for pair in values.values()):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import ChannelError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits import HealthSample, LimitStatus, StatusRequest, decode_reply, encode
 from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobSpec, Snapshot
 from spark_channel.service.connection import Connection
@@ -14,6 +13,7 @@ from spark_channel.service.protocol import ServiceAddress, sample_to_json
 
 if TYPE_CHECKING:
     from spark_channel.connectors.base.health import Health
+    from spark_channel.limits import HealthSample
 
 __all__ = [
     "CounterReporter",
@@ -209,6 +209,8 @@ class LimitSubscription:
 
         A limit that does not answer stops the tasks that pay it; a process that only shows it continues.
         """
+        from spark_channel.limits import LimitStatus, StatusRequest, decode_reply, encode
+
         try:
             reply = decode_reply(
                 self.connection.send(
@@ -291,7 +293,9 @@ class HealthSampler:
         finally:
             self._close()
 
-    def _sample(self) -> HealthSample:
+    def _sample(self) -> "HealthSample":
+        from spark_channel.limits import HealthSample
+
         try:
             return self._health.sample()
         except ChannelError as error:
@@ -301,7 +305,7 @@ class HealthSampler:
             _log.exception("the %s's health could not be measured; the job continues", self._shown)
             return HealthSample(error=f"{type(error).__name__}: {error}")
 
-    def _send(self, side: str, sample: HealthSample) -> None:
+    def _send(self, side: str, sample: "HealthSample") -> None:
         body = {"job": self._job, "side": side, **sample_to_json(sample)}
         try:
             self.connection.call("health", body, timeout=_TIMEOUT)

@@ -89,7 +89,7 @@ class ServiceServer:
         self.view = LocalView(
             self.metrics,
             self.jobs.find,
-            self.limits.book.names,
+            self.limits.names,
             self.limits.handle,
             self.limits.signals,
         )
@@ -386,7 +386,7 @@ class ServiceServer:
     def _limits(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
         protocol.fields(body, required=())
-        return {"limits": list(self.limits.book.names())}
+        return {"limits": list(self.limits.names())}
 
     def _slots(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)

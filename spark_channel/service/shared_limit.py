@@ -26,11 +26,15 @@ from spark_channel.limits.health import WORK
 from spark_channel.options import parse_amount
 from spark_channel.plain_text import log_of
 from spark_channel.processes import pid_namespace, started
-from spark_channel.service.client import SharedLimitAddress
 from spark_channel.service.discovery import ServiceDirectory, ServiceRecord
-from spark_channel.service.launch import LimitControl, ask_limit
+from spark_channel.service.limit_control import LimitControl, ask_limit
 from spark_channel.service.limits import limit_scope
-from spark_channel.service.protocol import ServiceAddress, TlsFiles, scoped_token
+from spark_channel.service.protocol import (
+    ServiceAddress,
+    SharedLimitAddress,
+    TlsFiles,
+    scoped_token,
+)
 from spark_channel.service.server import ServiceServer
 
 if TYPE_CHECKING:

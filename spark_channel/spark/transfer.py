@@ -29,7 +29,7 @@ from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.session import context_of, directory_of, register, service_of
 from spark_channel.spark.throttle import by_number, throttle
 from spark_channel.spark.worker import Versioned, own_error
-from spark_channel.transfers.fan_out import carry_out as carry_out_on
+from spark_channel.transfers.dispatch import carry_out as carry_out_on
 from spark_channel.transfers.job_link import JobLink
 from spark_channel.transfers.job_spec import write_spec
 from spark_channel.transfers.limits import is_limited, limit_scope_of

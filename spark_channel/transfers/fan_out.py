@@ -1,4 +1,4 @@
-"""Carries out a transfer: to one target, or fanned out to several."""
+"""Carries out a transfer to several targets."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -10,40 +10,22 @@ from spark_channel.plain_text import log_of
 from spark_channel.planning import Target, TransferSpec
 from spark_channel.progress import JobSpec, TransferReport
 from spark_channel.progress.report import combined_report
-from spark_channel.transfers.options import job_options, target_options
+from spark_channel.transfers.fan_out_task import FanOutRunner
+from spark_channel.transfers.options import target_options
 from spark_channel.transfers.plan import (
     OpenedTransfer,
-    begin_transfer,
     open_targets,
-    open_transfer,
     tell_experiments,
 )
 from spark_channel.transfers.resume import job_of
 from spark_channel.transfers.run import Transfer
-from spark_channel.transfers.task import Engine, FanOutRunner
+from spark_channel.transfers.task import Engine
 from spark_channel.transfers.write_job import job_name
 from spark_channel.transform import prepare
 
-__all__ = ["carry_out", "fan_out"]
+__all__ = ["fan_out"]
 
 _log = log_of(__name__)
-
-
-def carry_out(
-    engine: Engine, spec: TransferSpec, job_settings: Mapping[str, Any] | None = None
-) -> TransferReport:
-    """Run a transfer between two connectors; `job_settings` are options of the whole job beside those of `spec`.
-
-    Raises:
-        ChannelError: as `spark_channel.transfer`.
-    """
-    if spec.targets:
-        return fan_out(engine, spec, job_settings or {})
-    job = begin_transfer(job_options(spec, job_settings or {}))
-    tell_experiments(spec)
-    with ExitStack() as stack:
-        opened_transfer = open_transfer(job, engine.parallelism(), stack, here=engine.here())
-        return Transfer(engine, opened_transfer).run()
 
 
 def fan_out(engine: Engine, spec: TransferSpec, job_settings: Mapping[str, Any]) -> TransferReport:

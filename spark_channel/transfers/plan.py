@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,9 +23,7 @@ from spark_channel.connectors import (
     load_reader,
     load_writer,
 )
-from spark_channel.connectors.base.compaction import FEW_BYTES, FEW_ROWS
 from spark_channel.connectors.base.contract import NativeRows
-from spark_channel.connectors.base.definition import Defines
 from spark_channel.connectors.base.overlap import Overlap, Stored, most_overlap
 from spark_channel.connectors.base.registry import (
     all_connectors,
@@ -70,6 +68,9 @@ from spark_channel.transfers.options import JobOptions, job_options, take_schema
 from spark_channel.transfers.resume import PartialTransfer, find_partial_transfer
 from spark_channel.transfers.write_job import commit_of
 from spark_channel.transform import Pipeline, prepare
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import Defines
 
 __all__ = [
     "OpenedTransfer",
@@ -235,7 +236,7 @@ class OpenedTransfer:
         )
 
     @property
-    def definition(self) -> Defines | None:
+    def definition(self) -> "Defines | None":
         """How the table is defined whose rows arrive unchanged; None = they come from several, or are changed."""
         if len(self.sources) > 1 or self.sources[0].pipeline.steps or self.steps is not None:
             return None
@@ -536,6 +537,8 @@ def is_one_file(spec: TransferSpec, writer: Writer, splits: Sequence[Split]) -> 
     """
     if not writer.makes_files or (spec.channels or 1) > 1 or len(splits) < 2:
         return False
+    from spark_channel.connectors.base.compaction import FEW_BYTES, FEW_ROWS
+
     rows, nbytes = [split.rows for split in splits], [split.nbytes for split in splits]
     amounts_known = (
         (most, sum(amount or 0 for amount in amounts))

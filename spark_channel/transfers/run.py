@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
 from spark_channel.connectors.base.claims import Follows
 from spark_channel.connectors.base.contract import NativeRows, is_row_refusal
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
-from spark_channel.limits import StaticShare
 from spark_channel.pipeline import GroupOutcome, TaskOutcome, TransferWork
 from spark_channel.pipeline.dirty import tell_refused
 from spark_channel.plain_text import log_of
@@ -28,6 +28,9 @@ from spark_channel.transfers.plan import (
 from spark_channel.transfers.resume import job_of, plan_text
 from spark_channel.transfers.task import Engine, GroupRunner
 from spark_channel.transfers.write_job import WriteJob, commit_of, job_name, transaction_of
+
+if TYPE_CHECKING:
+    from spark_channel.limits import StaticShare
 
 __all__ = ["Transfer"]
 
@@ -190,7 +193,7 @@ class Transfer:
             _log.warning("progress is not shown", exc_info=True)
             return None
 
-    def shares(self) -> list[StaticShare | None]:
+    def shares(self) -> "list[StaticShare | None]":
         """Return the share of the limit that each group has when its task does not reach the service."""
         opened = self._opened
         return static_shares(

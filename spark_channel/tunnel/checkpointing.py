@@ -146,7 +146,7 @@ class ChannelTurns(ABC):
             return None
         if end == start:
             self._idle(run, sequence)
-            return run.backoff.after(0, 0)
+            return run.backoff.after(0, 0, planning)
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
         range_read = RangeRead(
@@ -178,7 +178,7 @@ class ChannelTurns(ABC):
             range_read.read_took = self._clock.now() - began
             self._give_next(run)
         full = run.channel.is_base or run.size.is_full(range_read.rows, range_read.nbytes)
-        return 0.0 if full else run.backoff.after(range_read.rows, range_read.nbytes)
+        return 0.0 if full else run.backoff.after(range_read.rows, range_read.nbytes, planning)
 
     def _end_of_range(self, run: ChannelRun, start: Token, sequence: int) -> Token | None:
         """Return the end of the next range; None when the channel is drained."""

@@ -21,7 +21,7 @@ from spark_channel.tunnel.records import Channel
 from spark_channel.tunnel.source import READ, StreamSource, base_split
 
 if TYPE_CHECKING:
-    from spark_channel.service.client import SharedLimitAddress
+    from spark_channel.service.protocol import SharedLimitAddress
     from spark_channel.service.reporter import LimitSubscription
 
 __all__ = ["ConsumerJob", "lag_of"]

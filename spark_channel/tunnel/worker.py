@@ -44,7 +44,7 @@ from spark_channel.tunnel.records import (
 from spark_channel.tunnel.source import StreamSource, held_base, paused_base
 
 if TYPE_CHECKING:
-    from spark_channel.service.client import SharedLimitAddress
+    from spark_channel.service.protocol import SharedLimitAddress
 
 __all__ = ["Delivery", "Processor", "TunnelWorker"]
 
@@ -205,7 +205,7 @@ class TunnelWorker(ChannelTurns):
         if self._shared is None:
             yield
             return
-        from spark_channel.service.client import leased
+        from spark_channel.service.leases import leased
 
         rate_limiter, timeout = self._limit, self._stream.options.outage_timeout
         if timeout is None:

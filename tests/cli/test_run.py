@@ -217,6 +217,22 @@ def test_a_plan_is_told_and_moves_nothing(tmp_path: Path) -> None:
     assert count(path) == (0, 0)
 
 
+def test_a_plan_says_by_what_a_value_of_many_rows_is_divided(tmp_path: Path) -> None:
+    source = table(tmp_path / "s.db", "id INTEGER PRIMARY KEY, name TEXT")
+    with closing(sqlite3.connect(source)) as connection, connection:
+        rows = ((number, "open" if number % 10 else str(number)) for number in range(5_000))
+        connection.executemany("INSERT INTO t VALUES (?, ?)", rows)
+    connected = [{"jdbcUrl": [f"jdbc:sqlite:{source}"], "table": ["t"]}]
+    reader = {"column": ["id", "name"], "connection": connected, "splitPk": "name"}
+    target = into_sqlite(table(tmp_path / "t.db"))
+    file = job(
+        tmp_path, {"name": "sqlite3reader", "parameter": reader}, target, speed={"channel": 2}
+    )
+    assert re.search(
+        r"'name' has the same value, .*: they are \d+ splits by rowid\n", run("plan", file)
+    )
+
+
 def test_each_content_is_planned_when_asked_for(tmp_path: Path) -> None:
     content = {"reader": made_up(5), "writer": {"name": "streamwriter"}}
     path = tmp_path / "two.json"

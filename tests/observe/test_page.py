@@ -31,7 +31,7 @@ from spark_channel.service.discovery import ServiceDirectory
 from spark_channel.service.ended_jobs import MOST_KEPT, ended_jobs, keep_ended
 from spark_channel.service.http_server import Caller
 from spark_channel.service.protocol import READ_SCOPE, RequestError
-from spark_channel.transfers.fan_out import carry_out
+from spark_channel.transfers.dispatch import carry_out
 from tests.servers.browser import Browser
 from tests.service.helpers import wait_for
 

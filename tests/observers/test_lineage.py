@@ -18,13 +18,12 @@ import pyarrow as pa
 import pytest
 
 import spark_channel
-from spark_channel.observers import lineage
+from spark_channel.observers import has_lineage, lineage
 from spark_channel.observers.lineage import (
     Dataset,
     LineageEvents,
     dataset_of,
     event_of,
-    is_configured,
 )
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceServer
@@ -95,11 +94,11 @@ def test_a_dataset_has_the_name_of_openlineage_s_conventions(
 
 
 def test_what_turns_events_on_is_openlineage_s_own_configuration(tmp_path: Path) -> None:
-    assert not is_configured({})
-    assert is_configured({"OPENLINEAGE_URL": "http://x"})
-    assert not is_configured({"OPENLINEAGE_URL": "http://x", "OPENLINEAGE_DISABLED": "true"})
+    assert not has_lineage({})
+    assert has_lineage({"OPENLINEAGE_URL": "http://x"})
+    assert not has_lineage({"OPENLINEAGE_URL": "http://x", "OPENLINEAGE_DISABLED": "true"})
     (tmp_path / "openlineage.yml").write_text("transport: {type: console}")
-    assert is_configured({})
+    assert has_lineage({})
 
 
 def test_a_user_without_a_home_or_without_access_to_it_has_no_configuration(
@@ -107,10 +106,10 @@ def test_a_user_without_a_home_or_without_access_to_it_has_no_configuration(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/" + "x" * 300)  # root may read all: a name too long fails, too
-    assert not is_configured({})
+    assert not has_lineage({})
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)
-    assert not is_configured({})
+    assert not has_lineage({})
 
 
 def test_a_receiver_gets_the_start_and_the_end_of_each_job(

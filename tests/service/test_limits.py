@@ -35,8 +35,8 @@ from spark_channel.limits import (
 from spark_channel.limits.grants import HORIZON
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, SharedLimitAddress
-from spark_channel.service.client import PermitLease
 from spark_channel.service.connection import Connection
+from spark_channel.service.leases import PermitLease
 from spark_channel.service.limits import job_limit, limit_scope
 from tests.service.helpers import hello, wait_for
 
@@ -346,8 +346,8 @@ def test_a_service_that_was_started_again_is_joined_again() -> None:
         assert limiter is not None
         copy_rows(limiter, 5)
         first.stop()
+        again.jobs.open(SPEC, "j")
         with again:
-            again.jobs.open(SPEC, "j")
             assert len(copy_rows(limiter, RATE // 2)) == RATE // 2
             assert limit_status(again, job_limit("j")).client_count == 1
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.retry import Backoff, reconnect_delay
+from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import state_machine
 from spark_channel.tunnel.channel import RangeSize
 from spark_channel.tunnel.client import ChannelConnects, OpenChannel, StartChannel, StopChannel
@@ -161,6 +162,19 @@ def test_back_off_grows_fivefold_to_two_seconds_and_begins_anew() -> None:
         waits = [reconnect_delay(attempt, random.Random(seed)) for seed in range(50)]
         assert min(waits) >= 0.001
         assert 0.8 * most <= max(waits) <= most
+
+
+@pytest.mark.parametrize(("tables", "most"), [(1, 330), (300, 280), (1_000, 125), (3_000, 50)])
+def test_looks_that_find_nothing_new_have_a_part_of_the_time(tables: int, most: int) -> None:
+    """A look takes 1 ms for each table. With pauses of 2 s alone, the source of 3 000 tables would work for most of the
+    time, and a first run, whose rows take as long as there are tables, would cost it n times n.
+    """
+    backoff, clock, looks = Backoff(chance=random.Random(1)), VirtualClock(), 0
+    while clock.now() < 600.0:
+        looks += 1
+        clock.sleep(tables * 1e-3)
+        clock.sleep(backoff.after(0, 0, tables * 1e-3))
+    assert looks <= most
 
 
 def test_ranges_grow_until_a_checkpoint_takes_its_interval() -> None:

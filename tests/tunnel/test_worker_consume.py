@@ -20,7 +20,7 @@ from spark_channel.errors import LimitError, ServiceUnavailableError, TunnelErro
 from spark_channel.limits import LeaseLimiter
 from spark_channel.limits.messages import LimitStatus, RetryLater
 from spark_channel.service import SharedLimit
-from spark_channel.service.client import leased
+from spark_channel.service.leases import leased
 from spark_channel.service.shared_limit import find_shared_limit
 from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery, Tunnel, worker

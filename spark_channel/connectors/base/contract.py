@@ -8,21 +8,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamNote, StreamProgress
-from spark_channel.connectors.base.compaction import Compaction
-from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
-from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.overlap import FreeConnections, Stored
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.compaction import Compaction
+    from spark_channel.connectors.base.definition import Defines, TableDefinition
+    from spark_channel.connectors.base.health import Health
+    from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 
 __all__ = [
     "NATIVE",
@@ -235,14 +237,14 @@ class Reader(SplitReader):
         """Driver. The columns of the table's primary key; () = it has none, or the source knows no keys."""
         return ()
 
-    def definition(self, *, keys_only: bool = False) -> TableDefinition | None:
+    def definition(self, *, keys_only: bool = False) -> "TableDefinition | None":
         """Driver. The definition of the table that is read; None = it reads no table, or the source has no such.
 
         `keys_only`: NOT NULL and the primary key are enough.
         """
         return None
 
-    def definitions(self, readers: Sequence["Reader"]) -> list[TableDefinition | None]:
+    def definitions(self, readers: Sequence["Reader"]) -> "list[TableDefinition | None]":
         """Driver. The `definition` of each of `readers`, whose options are this one's, but for the table's name.
 
         A reader whose catalog describes several tables by one statement overrides it.
@@ -324,7 +326,7 @@ class Reader(SplitReader):
         """Driver. Where the rows come from, so that a write can find that it goes there, too; None = not known."""
         return None
 
-    def health(self) -> Health | None:
+    def health(self) -> "Health | None":
         """Executor. The health check of the source, for option `protect`; None = without one. Does not connect yet."""
         return None
 
@@ -369,7 +371,7 @@ class WriteContext:
     alone: bool = False
     one_pass: bool = False
     gathers: bool = False
-    definition: Defines | None = field(default=None, hash=False)
+    definition: "Defines | None" = field(default=None, hash=False)
     leaves_builds: bool = False
 
 
@@ -652,7 +654,7 @@ class Writer(ABC):
         """Driver. How many more connections the server takes from this login now; None = not known, or no bound."""
         return None
 
-    def health(self) -> Health | None:
+    def health(self) -> "Health | None":
         """Executor. The health check of the target, for option `protect`; None = without one. Does not connect yet."""
         return None
 
@@ -710,7 +712,7 @@ class Writer(ABC):
         """
         self.forget_stream(stream)
 
-    def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
+    def kept_claims(self, names: "Sequence[ClaimName]" = ()) -> "list[KeptClaim]":
         """Return what the target keeps of earlier writes. A log that lists no names is asked for `names`, too.
 
         Raises:
@@ -721,7 +723,7 @@ class Writer(ABC):
             "and there is nothing to list or forget"
         )
 
-    def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
+    def forget_claims(self, claims: "Sequence[KeptClaim]") -> "list[KeptClaim]":
         """Forget claims, so that a run of these writes adds its rows again. Return those that were forgotten.
 
         Left are those that a run holds by now, and those that changed since they were listed.
@@ -732,7 +734,7 @@ class Writer(ABC):
         self.kept_claims()
         return []
 
-    def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
+    def compact(self, target_bytes: int, *, dry_run: bool = False) -> "Compaction":
         """Merge the target's small files into files of about `target_bytes`; every row stays as it is.
 
         Raises:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.limits import HealthSample
+
+if TYPE_CHECKING:
+    from spark_channel.limits import HealthSample
 
 __all__ = [
     "Health",
@@ -49,7 +51,7 @@ class Health(ABC):
         self.close()
 
     @abstractmethod
-    def sample(self) -> HealthSample:
+    def sample(self) -> "HealthSample":
         """Return a sample. Signals that the role may not read are left out, and named.
 
         Raises:
@@ -61,7 +63,7 @@ class Health(ABC):
         """Equal for the two sides of a job that one connection can ask for both; None = each has its own."""
         return None
 
-    def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
+    def sample_for(self, other: Self, sample: "HealthSample") -> "HealthSample":
         """Return what `other`, a side of the job with the same `server`, would have said instead of `sample`."""
         return sample
 
@@ -91,13 +93,13 @@ class SessionHealth(Health, Generic[_S]):
         """Open the session."""
 
     @abstractmethod
-    def ask(self, session: _S) -> HealthSample:
+    def ask(self, session: _S) -> "HealthSample":
         """As `sample`."""
 
-    def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
+    def sample_for(self, other: Self, sample: "HealthSample") -> "HealthSample":
         return replace(sample, row_seconds=other._cost.seconds)
 
-    def sample(self) -> HealthSample:
+    def sample(self) -> "HealthSample":
         try:
             if self._session is None:
                 self._session = self.connect()

@@ -13,6 +13,7 @@ from spark_channel.connectors.duckdb.dialect import DuckdbDialect, DuckdbTable
 from spark_channel.connectors.duckdb.options import DuckdbReadOptions
 from spark_channel.connectors.duckdb.session import DuckdbSession, check_file
 from spark_channel.connectors.sql.catalog import Table
+from spark_channel.connectors.sql.read.quantiles import places_of, quantiles_of
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.splits import Quantiles, Splitter, distinct
 from spark_channel.connectors.sql.session import Session, session_script
@@ -56,21 +57,38 @@ class DuckdbSplitter(Splitter):
     def quantiles(self, name: str) -> Quantiles:
         column = self.source.column(name)
         total, present = self.session.rows(self.source.sql(["count(*)", f"count({column})"]))[0]
-        bounds = self._boundaries(column) if present else []
-        return Quantiles(bounds, present, total - present)
+        places = places_of(self.advice)
+        before, starts = 0, []
+        for text, count in self._values(column, places) if present and self.advice > 1 else ():
+            starts.append((text, before * present / places))
+            before += count
+        return quantiles_of(starts, present, total - present, self.advice)
+
+    def divider(self) -> tuple[str, ...]:
+        """A key stays true when the file is written; rows by number are refused then."""
+        table = self.source.table
+        numbered = table is not None and "rowid" in self.source.dialect.hidden_columns(table)
+        return super().divider() or (("rowid",) if numbered else ())
+
+    def bound_text(self, text: str) -> str:
+        return f"CAST({text} AS VARCHAR)"
 
     def _boundaries(self, column: str) -> list[Any]:
         """Texts of the boundaries of ranges of about equal rows."""
         if self.advice < 2:
             return []
-        places = ", ".join(str(part / self.advice) for part in range(self.advice))
+        return distinct([text for text, _ in self._values(column, self.advice)])
+
+    def _values(self, column: str, count: int) -> list[tuple[str, int]]:
+        """Texts of the values at 0, 1/n, 2/n, ... of a column, and at how many of these places each is."""
+        places = ", ".join(str(place / count) for place in range(count))
         values = self.source.sql(
             [f"unnest(quantile_disc({column}, [{places}])) AS k"], [f"{column} IS NOT NULL"]
         )
         rows = self.session.rows(
-            f"SELECT DISTINCT k, CAST(k AS VARCHAR) FROM ({values}) ORDER BY k"  # noqa: S608 - quoted
+            f"SELECT CAST(k AS VARCHAR), count(*) FROM ({values}) GROUP BY k ORDER BY k"  # noqa: S608 - quoted
         )
-        return distinct([str(text) for _, text in rows])
+        return [(str(text), int(places)) for text, places in rows]
 
 
 def _merge(buckets: list[tuple[Any, ...]], count: int, parts: int) -> tuple[list[int], list[int]]:
@@ -130,7 +148,7 @@ class DuckdbReader(SqlReader):
         state = _state(self._path)
         return [
             Split({**split.params, "state": state}, split.rows, split.nbytes)
-            if split.params.get("key") == ["rowid"]
+            if _is_by_number(split)
             else split
             for split in super().splits(session, advice)
         ]
@@ -141,11 +159,15 @@ class DuckdbReader(SqlReader):
             raise SourceError(
                 f"{self._path} was written since this read was planned, and DuckDB moves rows then: "
                 "a split by row number may miss rows. load() it again; "
-                "or name a 'partitionColumn', whose ranges stay true"
+                "or name a 'partitionColumn', whose ranges stay true, of a table with a primary key"
             )
         if split.params["kind"] != "all":
             session.execute("SET threads = 1")  # the other splits are the other threads
         yield from super().rows(session, split)
+
+
+def _is_by_number(split: Split) -> bool:
+    return ["rowid"] in (split.params.get("key"), split.params.get("part", {}).get("key"))
 
 
 def _state(path: Path) -> list[int]:

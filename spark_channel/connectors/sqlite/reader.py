@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
-from spark_channel.connectors.sql.read.splits import split_conditions
+from spark_channel.connectors.sql.read.splits import Splitter, split_conditions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sqlite.definition import read_definition
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteTable, misfit_condition
@@ -25,6 +25,21 @@ from spark_channel.planning import Split
 __all__ = ["SqliteReader"]
 
 
+class SqliteSplitter(Splitter):
+    """See `Splitter`."""
+
+    def divider(self) -> tuple[str, ...]:
+        """A declared key stays with its row; other rowids may change with VACUUM or REPLACE, as those of any split."""
+        table = self.source.table
+        if not isinstance(table, SqliteTable) or table.is_view:
+            return ()
+        columns = [column for column in table.columns if column.name in table.primary]
+        never_null = all(self.source.dialect.is_never_null(table, column) for column in columns)
+        if table.primary and never_null and table.rowid_alias() is None:
+            return table.primary
+        return self.source.dialect.split_key(table)
+
+
 class SqliteReader(SqlReader):
     """Splits by rowid ranges of equal rows; a read call sees one consistent state of the file.
 
@@ -32,6 +47,7 @@ class SqliteReader(SqlReader):
     """
 
     Options: ClassVar[type[ReadOptions]] = SqliteReadOptions
+    Splitter = SqliteSplitter
     options: SqliteReadOptions
 
     def __init__(self, options: SqliteReadOptions) -> None:

@@ -14,7 +14,7 @@ from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, EndpointOverrides, Target, TransferSpec
 from spark_channel.progress import TransferReport
-from spark_channel.transfers.fan_out import carry_out
+from spark_channel.transfers.dispatch import carry_out
 from tests.connectors.sql.places import Place, open_place
 from tests.servers.clickhouse import PASSWORD, USER, clickhouse_server
 from tests.servers.ferretdb import ferret_server

@@ -12,12 +12,14 @@ from deltalake import DeltaTable, Schema
 import spark_channel
 from spark_channel.connectors.base import compaction
 from spark_channel.transfers import plan as plans
+from tests.connectors.iceberg.helpers import create, options_of, shop
 
 _FORMATS = {
     "parquet": "*.parquet",
     "csv": "*.csv",
     "json": "*.json*",
     "orc": "*.orc",
+    "arrow": "*.arrow",
     "delta": "*.parquet",
 }
 
@@ -52,6 +54,24 @@ def test_few_rows_become_one_file_for_each_partition_value(tmp_path: Path) -> No
     schema = pa.schema([("id", pa.int64()), ("part", pa.int64())])
     DeltaTable.create(str(tmp_path / "out"), Schema.from_arrow(schema), partition_by=["part"])
     assert _copied(tmp_path, "delta", 100) == 2
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_few_rows_become_one_file_for_each_partition_value_of_iceberg(
+    tmp_path: Path, divided: bool
+) -> None:
+    with shop(tmp_path) as catalog:
+        columns = [pa.field("id", pa.int64(), False), pa.field("part", pa.int64())]
+        create(catalog, "shop.t", pa.schema(columns))
+        table = catalog.load_table("shop.t")
+        if divided:
+            with table.update_spec() as spec:
+                spec.add_identity("part")
+        target = {"writer": "iceberg", **options_of(tmp_path, "shop.t")}
+        spark_channel.transfer(None, _source(tmp_path / "source.db", 100), target)
+        files = [task.file for task in table.refresh().scan().plan_files()]
+        assert sum(file.record_count for file in files) == 100
+        assert len(files) == (2 if divided else 1)
 
 
 def test_one_channel_makes_one_file_of_few_rows(tmp_path: Path) -> None:

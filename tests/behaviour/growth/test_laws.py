@@ -18,6 +18,7 @@ from tests.behaviour.growth.work import (
     bytes_of_an_offset_in_late_seconds,
     calls_of_a_grant,
     calls_of_a_job_file,
+    calls_of_a_kafka_topic,
 )
 
 _PAGE = Path(__file__).parents[3] / "docs" / "benchmarks.md"
@@ -28,6 +29,7 @@ _ELSEWHERE = {
     "what PostgreSQL estimates for three named tables of its catalog": "test_catalogs.py",
     "what PostgreSQL estimates for all tables of its catalog": "test_catalogs.py",
     "questions to the publication and looks at the slot in that run": "test_followed_tables.py",
+    "calls of a micro-batch, and claims of its query": "test_micro_batches.py",
     "dumps of a binary log": "../../connectors/mysql/log/test_dump.py",
     "descriptions in a look at a Kafka topic": "../../connectors/kafka/test_kafka_feed.py",
     "descriptions of a Kafka topic in a read": "../../connectors/kafka/test_kafka_feed.py",
@@ -99,6 +101,7 @@ _COUNTS: dict[str, Callable[[Path, int], int]] = {
     "the same": bytes_of_an_offset,
     "calls of the coordinator for one request of a client": calls_of_a_grant,
     "calls to read a job file": calls_of_a_job_file,
+    "calls to plan a Kafka topic and look at it, its brokers aside (10 000: 0.4 s)": calls_of_a_kafka_topic,
 }
 
 

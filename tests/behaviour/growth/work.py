@@ -4,15 +4,17 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.kafka.administrator import Administrator, Edges, Part, Topic
 from spark_channel.datax import load_job
 from spark_channel.limits import Coordinator, Grant, GrantRequest, Join, Joined
 from spark_channel.testing.clock import VirtualClock
@@ -22,6 +24,7 @@ __all__ = [
     "bytes_of_an_offset_in_late_seconds",
     "calls_of_a_grant",
     "calls_of_a_job_file",
+    "calls_of_a_kafka_topic",
 ]
 
 _LATE = 600
@@ -106,3 +109,39 @@ def calls_of_a_job_file(path: Path, tables: int) -> int:
     with counting() as calls:
         load_job(file)
         return calls()
+
+
+class _Brokers:
+    """The answers about a topic of so many partitions, without a network."""
+
+    def __init__(self, partitions: int) -> None:
+        self.topic = Topic(tuple(range(partitions)), "id")
+
+    def topics(self, names: Collection[str], *, since: float | None = None) -> Mapping[str, Topic]:
+        return dict.fromkeys(names, self.topic)
+
+    def edges(self, parts: Collection[Part]) -> Mapping[Part, Edges]:
+        return dict.fromkeys(parts, Edges(0, 100))
+
+    def last_offsets(self, parts: Collection[Part]) -> Mapping[Part, int]:
+        return dict.fromkeys(parts, 100)
+
+
+def calls_of_a_kafka_topic(_path: Path, partitions: int) -> int:
+    """Of a job's plan, a stream's first positions and its look at each, with a hundred times `partitions`."""
+    brokers = _Brokers(100 * partitions)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("topics", "edges", "last_offsets"):
+            patch.setattr(Administrator, name, getattr(brokers, name))
+        patch.setattr(Administrator, "settled_edges", brokers.edges)
+        reader, _ = load_reader(
+            {"reader": "kafka", "bootstrapServers": "127.0.0.1:1", "topic": "orders"}
+        )
+        with counting() as calls:
+            reader.split(8)
+            feed = reader.feed(FeedOptions())
+            tokens = feed.earliest()
+            with feed.shared_look():
+                ends = [feed.latest(token, FeedLimit()) for token in tokens]
+            assert ends != tokens
+            return calls()

@@ -20,7 +20,7 @@ from spark_channel.spark.stream_read import ChannelStreamReader
 from spark_channel.spark.stream_write import stream_writer
 from spark_channel.spark.worker import SessionFacts
 from spark_channel.spark.write import ChannelWriter
-from spark_channel.transfers.fan_out import carry_out
+from spark_channel.transfers.dispatch import carry_out
 from spark_channel.tunnel import Tunnel
 
 SCHEMA = StructType().add("id", "long")

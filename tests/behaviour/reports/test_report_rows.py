@@ -19,7 +19,7 @@ from spark_channel.errors import ChannelError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress import TransferReport
-from spark_channel.transfers.fan_out import carry_out
+from spark_channel.transfers.dispatch import carry_out
 
 ROWS = 100
 

@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.transfers.fan_out import carry_out
+from spark_channel.transfers.dispatch import carry_out
 from tests.behaviour.exactly_once.targets import LAKES, Target, open_target
 from tests.connectors.files.helpers import read
 

@@ -23,9 +23,6 @@ from spark_channel.connectors.base.contract import (
     Reader,
     native_batch,
 )
-from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
-from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.postgresql.catalog import (
     Part,
@@ -36,7 +33,6 @@ from spark_channel.connectors.postgresql.catalog import (
     table_sql,
 )
 from spark_channel.connectors.postgresql.catalog.tables import look_up
-from spark_channel.connectors.postgresql.definition import defined, read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
@@ -46,6 +42,7 @@ from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.read.keyset import keyset_of
+from spark_channel.connectors.sql.read.quantiles import places_of, quantiles_of
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
@@ -53,7 +50,6 @@ from spark_channel.connectors.sql.read.splits import (
     Key,
     Quantiles,
     Splitter,
-    distinct,
     split_conditions,
 )
 from spark_channel.connectors.sql.session import Session
@@ -64,6 +60,9 @@ from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
+    from spark_channel.connectors.base.health import Health
     from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 
 __all__ = [
@@ -137,10 +136,24 @@ ORDER BY a.attnum
 """Columns that may have values in the table's TOAST relation, where that has any."""
 
 
+_DIVIDERS = """
+WITH RECURSIVE tree (oid) AS (
+  SELECT {oid}::oid UNION SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid)
+SELECT current_setting('server_version_num')::int >= 140000 AND NOT EXISTS (
+    SELECT FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'f' OR c.relam NOT IN (0, 2)),
+  (SELECT array_agg(name) FROM unnest({names}::text[]) AS n (name)
+    WHERE has_column_privilege({oid}::oid, name, 'SELECT'))
+"""
+"""Whether all tables of which a SELECT reads rows are heaps (2) here, whose pages are scanned by ranges; which of the
+names may be read.
+"""
+
+
 class PostgresSplitter(Splitter):
     """`held`: a snapshot is held open, so that rows stay in their pages."""
 
     held = False
+    _looked_at: tuple[ReadSource, float] | None = None
 
     def ranges(self) -> list[Split] | None:
         table = self._table
@@ -155,6 +168,8 @@ class PostgresSplitter(Splitter):
             quantiles.rows == 0 and not quantiles.nulls
         ):  # none of the sampled rows meets the condition
             return None
+        if len(key) == 1:
+            return self.by_quantiles(key[0], quantiles)
         return [
             *self.cut(key, quantiles.bounds, quantiles.rows),
             *self.nulls(key[0], quantiles.nulls),
@@ -169,6 +184,38 @@ class PostgresSplitter(Splitter):
 
     def quantiles(self, name: str) -> Quantiles:
         return self._from_rows((name,))
+
+    def divider(self) -> tuple[str, ...]:
+        """An UPDATE moves a row to another ctid, so that needs the snapshot, which no other server takes part in."""
+        table = self._table
+        if table is None or table.is_view:
+            return ()
+        names = ["ctid", *table.key] if self.held else list(table.key)
+        if not names:
+            return ()
+        literals = ", ".join(self.source.dialect.literal(name, None) for name in names)
+        (has_ranges, *readable) = self.session.rows(
+            _DIVIDERS.format(oid=table.oid, names=f"ARRAY[{literals}]")
+        )[0]
+        may_read = set(readable[0] or ())
+        if self.held and has_ranges and "ctid" in may_read:
+            return ("ctid",)
+        return table.key if may_read.issuperset(table.key) else ()
+
+    def why_undivided(self) -> str:
+        table = self._table
+        if table is None or table.is_view or self.held:
+            return super().why_undivided()
+        return (
+            "the table has no unique key of NOT NULL columns that this login may read, and an UPDATE moves rows to "
+            "other pages. Add one, or read it by a transfer with snapshot=true, which divides by pages"
+        )
+
+    def looked_at(self) -> tuple[ReadSource, float]:
+        return self._looked_at or super().looked_at()
+
+    def bound_text(self, text: str) -> str:
+        return f"CAST({text} AS text)"
 
     @property
     def _table(self) -> PgTable | None:
@@ -219,12 +266,17 @@ class PostgresSplitter(Splitter):
         if quantiles is None or (quantiles.rows or 0) < _GENTLE_ROWS * self.advice:
             sampled, share = self._sampled()
             quantiles = self._found(sampled, key)
+        self._looked_at = sampled, share
         if share == 1.0:
             return quantiles
+        rows, nulls = (
+            None if number is None else round(number / share)
+            for number in (quantiles.rows, quantiles.nulls)
+        )
+        # What no sampled row has, others may have.
+        counts = quantiles.counts and [round(number / share) for number in quantiles.counts]
         return Quantiles(
-            quantiles.bounds,
-            None if quantiles.rows is None else round(quantiles.rows / share),
-            None,
+            quantiles.bounds, None if nulls and not rows else rows, nulls or None, counts
         )
 
     def _found(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
@@ -246,17 +298,23 @@ class PostgresSplitter(Splitter):
         return replace(self.source, origin=sample), share
 
     def _of_one(self, sampled: ReadSource, name: str) -> Quantiles:
-        """One aggregate gives the number of rows, of NULLs, and the values at 0, 1/n, 2/n, ..."""
-        column = sampled.column(name)
-        shares = ", ".join(repr(part / self.advice) for part in range(self.advice))
-        values = (
-            f"CAST(percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY {column}) AS text[])"
+        """One aggregate gives the number of rows, of NULLs, and the values at 0, 1/n, 2/n, ..., some of them equal."""
+        column, count = sampled.column(name), places_of(self.advice)
+        shares = ", ".join(repr(place / count) for place in range(count))
+        values = f"percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY {column}) AS taken"
+        looked = sampled.sql(["count(*) AS total", f"count({column}) AS present", values])
+        rows = self.session.rows(
+            "SELECT total, present, min(CAST(v AS text)), count(v) "  # noqa: S608 - quoted
+            f"FROM ({looked}) AS looked LEFT JOIN LATERAL unnest(taken) AS u (v) ON true "
+            "GROUP BY total, present, v ORDER BY v"
         )
-        rows, present, values_found = self.session.rows(
-            sampled.sql(["count(*)", f"count({column})", values])
-        )[0]
-        bounds = distinct([str(value) for value in values_found]) if values_found else []
-        return Quantiles(bounds, int(present), int(rows) - int(present))
+        total, present = int(rows[0][0]), int(rows[0][1])
+        starts: list[tuple[str, float]] = []
+        before = 0
+        for _, _, value, places in rows if present else ():
+            starts.append((str(value), before * present / count))
+            before += int(places)
+        return quantiles_of(starts, present, total - present, self.advice)
 
     def _of_several(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
         columns = [sampled.column(name) for name in key]
@@ -343,7 +401,7 @@ class PostgresReader(SqlReader):
             fresh=fresh,
         )
 
-    def health(self) -> Health:
+    def health(self) -> "Health":
         from spark_channel.connectors.postgresql.health import PostgresHealth
 
         return PostgresHealth(self.options, SourceError, self.row_cost)
@@ -365,12 +423,16 @@ class PostgresReader(SqlReader):
         """Not of a table from which others inherit."""
         return super().knows_key(table) and isinstance(table, PgTable) and not table.is_parent
 
-    def defined(self, session: Session, table: Table) -> TableDefinition:
+    def defined(self, session: Session, table: Table) -> "TableDefinition":
         assert isinstance(session, PgSession)
         assert isinstance(table, PgTable)
+        from spark_channel.connectors.postgresql.definition import read_definition
+
         return read_definition(session, table)
 
-    def definitions(self, readers: Sequence[Reader]) -> list[TableDefinition | None]:
+    def definitions(self, readers: Sequence[Reader]) -> "list[TableDefinition | None]":
+        from spark_channel.connectors.postgresql.definition import defined
+
         names = [cast(PostgresReader, reader).options.dbtable or "" for reader in readers]
         with self.connect("plan") as session:
             assert isinstance(session, PgSession)
@@ -591,7 +653,7 @@ class PostgresReader(SqlReader):
             self._long = bool(session.value(_LONG_VALUES.format(name=name)))
         return self._long
 
-    def feed(self, options: FeedOptions) -> ChangeFeed:
+    def feed(self, options: "FeedOptions") -> "ChangeFeed":
         if options.slot is not None and options.cursor_column is not None:
             raise OptionError(
                 "options 'slot' and 'cursorColumn' are two ways to follow a table: give one of them",
@@ -615,7 +677,7 @@ class PostgresReader(SqlReader):
 
         return OneTableFeed(self, options)
 
-    def tables_feed(self, options: FeedOptions) -> ChangeFeed:
+    def tables_feed(self, options: "FeedOptions") -> "ChangeFeed":
         if options.slot is None:
             raise OptionError(
                 f"option 'tables' got {options.tables!r}, and follows several tables by one PostgreSQL slot: "
@@ -651,13 +713,13 @@ class PostgresReader(SqlReader):
             for name, number, filled, altered, rows, types in rows_found
         }
 
-    def log_facts(self, slot: str | None) -> LogFacts:
+    def log_facts(self, slot: str | None) -> "LogFacts":
         from spark_channel.connectors.postgresql.log.rights import log_facts
 
         with self.connect("plan") as session:
             return log_facts(session, slot or "")
 
-    def retained_logs(self) -> list[RetainedLog]:
+    def retained_logs(self) -> "list[RetainedLog]":
         from spark_channel.connectors.postgresql.catalog import retained_logs
 
         with self.connect("slots") as session:

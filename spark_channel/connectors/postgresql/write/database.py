@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
-from spark_channel.connectors.base.definition import TableDefinition
-from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.session_pool import ThreadSession
 from spark_channel.connectors.postgresql.catalog import (
     PgTable,
@@ -18,7 +16,6 @@ from spark_channel.connectors.postgresql.catalog import (
     table_sql,
 )
 from spark_channel.connectors.postgresql.catalog.tables import look_up
-from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.failures import (
     is_gone,
     is_locked,
@@ -56,7 +53,6 @@ from spark_channel.connectors.postgresql.write.staged_rows import (
 )
 from spark_channel.connectors.postgresql.write.staging import create_stage, drop_stage, stages
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
-from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.loading import Loading
@@ -72,6 +68,11 @@ from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.base.health import Health
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = ["PostgresDatabase"]
 
@@ -103,7 +104,7 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
     def shown(self) -> str:
         return self.options.address.shown
 
-    def _health(self) -> Health:
+    def _health(self) -> "Health":
         from spark_channel.connectors.postgresql.health import PostgresHealth
 
         return PostgresHealth(self.options, TargetError, self.row_cost)

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow as pa
 
 from spark_channel.arrow_schema import UNLIMITED, is_list
 from spark_channel.connectors.base.contract import NativeRows
-from spark_channel.connectors.base.definition import ConstraintDefinition
 from spark_channel.connectors.base.types import exp, sqlglot
 from spark_channel.connectors.postgresql.catalog import (
     PgColumn,
@@ -45,6 +44,9 @@ from spark_channel.connectors.sql.write.checks import reached_by_delete
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.target_columns import NO_TYPES, create_table, old_target
 from spark_channel.errors import TargetError
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import ConstraintDefinition
 
 __all__ = [
     "DIALECT",
@@ -154,7 +156,9 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     def beside_writers(self, statement: str) -> str:
         return _CREATE_INDEX.sub(r"\1CONCURRENTLY ", statement, count=1)
 
-    def stated(self, constraint: ConstraintDefinition, name: str, table: str, indexed: str) -> str:
+    def stated(
+        self, constraint: "ConstraintDefinition", name: str, table: str, indexed: str
+    ) -> str:
         if constraint.kind == "index":
             return super().stated(constraint, name, table, indexed)
         return f"ALTER TABLE {table} ADD CONSTRAINT {self.quoted(name)} {constraint.text}"

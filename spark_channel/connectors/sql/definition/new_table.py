@@ -18,7 +18,6 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.plain_text import log_of
 
 __all__ = [
-    "DEFINING",
     "Lack",
     "NewTable",
     "create_index",
@@ -29,9 +28,6 @@ __all__ = [
     "plain_new_table",
     "with_safe_key",
 ]
-
-DEFINING = ("postgresql", "mysql", "sqlite", "duckdb")
-"""The connectors whose new tables get the definition of their source."""
 
 _log = log_of(__name__)
 

@@ -10,17 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.definition import (
-    ColumnDefinition,
-    ConstraintDefinition,
-    TableDefinition,
-)
 from spark_channel.connectors.base.types import Node, exp, plain_kind, sqlglot
 from spark_channel.connectors.sql.dialect import WriteDialect
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import (
+        ColumnDefinition,
+        ConstraintDefinition,
+        TableDefinition,
+    )
 
 __all__ = ["DiffersError", "Portable"]
 
@@ -80,10 +82,10 @@ class Portable:
     """What a new table for `rows`, made in another system with `dialect`, gets of `definition`."""
 
     dialect: WriteDialect
-    definition: TableDefinition
+    definition: "TableDefinition"
     rows: pa.Schema
 
-    def default(self, column: ColumnDefinition) -> str:
+    def default(self, column: "ColumnDefinition") -> str:
         """The default of a column, as the SQL of the new table.
 
         Raises:
@@ -100,7 +102,7 @@ class Portable:
                 return f"({default})"  # as a long text takes it
         return default
 
-    def check(self, constraint: ConstraintDefinition) -> str:
+    def check(self, constraint: "ConstraintDefinition") -> str:
         """The condition of a check, as the SQL of the new table, in parentheses.
 
         Raises:
@@ -132,7 +134,7 @@ class Portable:
                 raise DiffersError(self._unknown)
         return tree
 
-    def _kind(self, column: ColumnDefinition) -> _Kind:
+    def _kind(self, column: "ColumnDefinition") -> _Kind:
         if column.name not in self.rows.names:
             raise DiffersError(f"the rows lack its column {column.name}")
         type_held = self.rows.field(column.name).type
@@ -149,7 +151,7 @@ class Portable:
 
     # Constants
 
-    def _constant(self, node: Node, kind: _Kind, column: ColumnDefinition) -> Any:
+    def _constant(self, node: Node, kind: _Kind, column: "ColumnDefinition") -> Any:
         """The value, which a column of this kind holds exactly."""
         if kind in _NUMBERS:
             number = _number(node)
@@ -196,7 +198,7 @@ class Portable:
             return False
         return kind == "double" or Decimal(_single(float(number))) == number
 
-    def _literal(self, value: Any, kind: _Kind, column: ColumnDefinition) -> str:
+    def _literal(self, value: Any, kind: _Kind, column: "ColumnDefinition") -> str:
         system = self.dialect.sql
         if kind == "boolean":
             return str(value).upper() if system in ("postgres", "duckdb") else str(int(value))
@@ -213,13 +215,13 @@ class Portable:
         text = value.isoformat(sep=" ", timespec="microseconds")
         return f"'{text}'" if system in ("mysql", "sqlite") else f"TIMESTAMP '{text}'"
 
-    def _created(self, column: ColumnDefinition) -> str:
+    def _created(self, column: "ColumnDefinition") -> str:
         field = self.rows.field(column.name)
         return self.dialect.created_type(field.name, field.type, key=False)
 
     # The current time
 
-    def _now(self, node: Node, kind: _Kind, column: ColumnDefinition) -> str | None:
+    def _now(self, node: Node, kind: _Kind, column: "ColumnDefinition") -> str | None:
         """The current time as the new table says it; None = the default is something else.
 
         It is an instant, or the time of the session's zone, or that of UTC; to the second where the source's is so.
@@ -286,7 +288,7 @@ class Portable:
             )
         raise DiffersError(self._unknown)
 
-    def _column(self, node: Node) -> ColumnDefinition | None:
+    def _column(self, node: Node) -> "ColumnDefinition | None":
         """The column that a part of a condition is."""
         node = _bare(node)
         if isinstance(node, exp.Cast) and _family(node) == "text":
@@ -326,7 +328,7 @@ class Portable:
         ]
         return f"({self._named(column, kind, values)} {words} ({', '.join(values)}))"
 
-    def _known(self, node: Node, *, ordered: bool) -> ColumnDefinition:
+    def _known(self, node: Node, *, ordered: bool) -> "ColumnDefinition":
         """A column that both systems compare alike with a constant."""
         column = self._column(node)
         if column is None:
@@ -351,7 +353,7 @@ class Portable:
                 raise DiffersError("SQLite compares these numbers as texts")
         return column
 
-    def _named(self, column: ColumnDefinition, kind: _Kind, values: Sequence[str]) -> str:
+    def _named(self, column: "ColumnDefinition", kind: _Kind, values: Sequence[str]) -> str:
         """The column as it is compared."""
         name = self.dialect.quoted(column.name)
         if kind != "text" or self.dialect.sql != "mysql":
@@ -462,7 +464,7 @@ def _text(node: Node) -> str | None:
     return str(node.this) if isinstance(node, exp.Literal) and node.is_string else None
 
 
-def _is_held(text: str, column: ColumnDefinition, definition: TableDefinition) -> bool:
+def _is_held(text: str, column: "ColumnDefinition", definition: "TableDefinition") -> bool:
     """Whether the column of the source gives the text back as it is, and each system takes it."""
     sized = re.search(r"^[a-z ]*char[a-z ]*\((\d+)\)", column.declared.lower())
     longest = min(_LONGEST, int(sized[1]) if sized else _LONGEST)

@@ -3,11 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.definition import ConstraintDefinition, ForeignKeyDefinition
 from spark_channel.connectors.base.types import fits, is_longer, plain_kind, widened
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
@@ -22,6 +21,9 @@ from spark_channel.connectors.sql.dialect.dialect import Dialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session, split_script
 from spark_channel.errors import OptionError, SchemaError, TargetError
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import ConstraintDefinition, ForeignKeyDefinition
 
 __all__ = [
     "WriteDialect",
@@ -137,7 +139,9 @@ class WriteDialect(Dialect):
         """CREATE INDEX as it builds beside those that write the table, where the database has such a form."""
         return statement
 
-    def stated(self, constraint: ConstraintDefinition, name: str, table: str, indexed: str) -> str:
+    def stated(
+        self, constraint: "ConstraintDefinition", name: str, table: str, indexed: str
+    ) -> str:
         """The statement that gives a table that is there a key, a check or an index of another one of this system.
 
         "" = none does. `table` is SQL, and `indexed` the same in CREATE INDEX.
@@ -273,7 +277,7 @@ class WriteDialect(Dialect):
         """The statement that makes a primary key of `columns`, which are never NULL, for people."""
         return f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(self.quoted, columns))})"
 
-    def added_key(self, table: str, key: ForeignKeyDefinition, referenced: str) -> str:
+    def added_key(self, table: str, key: "ForeignKeyDefinition", referenced: str) -> str:
         """The statement that adds a foreign key. `table` and `referenced`, the other table, are SQL."""
         columns = ", ".join(map(self.quoted, key.columns))
         theirs = ", ".join(map(self.quoted, key.referenced))

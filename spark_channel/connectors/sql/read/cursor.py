@@ -6,15 +6,17 @@ the highest one at least `late_seconds` before: who took a lower one had that lo
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.base.feed import Token
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.feed import Token
 
 __all__ = [
     "CursorPosition",
@@ -58,7 +60,7 @@ class CursorPosition(NamedTuple):
     below: CursorValue = None
 
 
-def token_of(position: CursorPosition, part: Token | None = None) -> Token:
+def token_of(position: CursorPosition, part: "Token | None" = None) -> "Token":
     """The token of a position. `part`: of the same part of the rows as this token."""
     value, key, keys, below = position
     return {
@@ -68,13 +70,13 @@ def token_of(position: CursorPosition, part: Token | None = None) -> Token:
     }
 
 
-def part_of(token: Token) -> dict[str, Any]:
+def part_of(token: "Token") -> dict[str, Any]:
     """Which rows the token's channel has, after a split: those whose column `by` leaves `part` when it is divided by
     `parts`; {} for all."""
     return {name: token[name] for name in token if name in _PART}
 
 
-def cursor_of(token: Token, column: str) -> CursorPosition:
+def cursor_of(token: "Token", column: str) -> CursorPosition:
     """The position in a token.
 
     Raises:

@@ -75,6 +75,10 @@ class Keyset:
         bounded = list(params.get("key") or ())
         if params["kind"] == "range" and bounded == names[: len(bounded)] and self._is_uniform:
             params["upper" if self.key[0].descending else "lower"] = None
+        part = params.get("part")
+        if part and part["key"] == names[: len(part["key"])] and self._is_uniform:
+            side = "upper" if self.key[0].descending else "lower"
+            params["part"] = {**part, side: None}
         within = params.get("cursor")
         if within and within["column"] == names[0] and not self.key[0].descending:
             params["cursor"] = {**within, "after": None}
@@ -130,7 +134,12 @@ def _key_of(source: ReadSource, split: Split) -> tuple[KeyColumn, ...]:
 
 
 def _lead(params: Mapping[str, Any]) -> str | None:
-    """The column by whose index the rows of a split are found; None = all rows are read, in whatever order."""
+    """The column by whose index the rows of a split are found; None = all rows are read, in whatever order.
+
+    A part of the rows of one value is a range of the other key.
+    """
+    if part := params.get("part"):
+        return str(part["key"][0])
     if params["kind"] == "range":
         return str(params["key"][0])
     within = params.get("cursor")

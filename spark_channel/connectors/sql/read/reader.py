@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import pyarrow as pa
 
@@ -20,12 +20,6 @@ from spark_channel.connectors.base.contract import (
     Reader,
     SourceTable,
 )
-from spark_channel.connectors.base.definition import (
-    ColumnDefinition,
-    ConstraintDefinition,
-    TableDefinition,
-)
-from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.overlap import FreeConnections, Stored
 from spark_channel.connectors.base.session_pool import sessions
@@ -46,6 +40,10 @@ from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 
 __all__ = ["SqlReader"]
 
@@ -83,6 +81,7 @@ class SqlReader(Reader):
         self.dialect = dialect
         self._source: ReadSource | None = None
         self._stored: Stored | None = None
+        self._undivided = ""
         self.row_cost = RowCost()
 
     @abstractmethod
@@ -130,7 +129,7 @@ class SqlReader(Reader):
         with self.looking() as (_, source):
             return () if source.table is None else source.table.primary
 
-    def definition(self, *, keys_only: bool = False) -> TableDefinition | None:
+    def definition(self, *, keys_only: bool = False) -> "TableDefinition | None":
         table = None if self._source is None else self._source.table
         if keys_only and table is not None and self.knows_key(table):
             return self._looked_up(table)
@@ -141,12 +140,18 @@ class SqlReader(Reader):
         """Whether `primary` of the table is its primary key, and holds for all rows that are read."""
         return bool(table.primary)
 
-    def defined(self, session: Session, table: Table) -> TableDefinition:
+    def defined(self, session: Session, table: Table) -> "TableDefinition":
         """The table's definition; a database whose catalog says more has its own."""
         return self._looked_up(table)
 
-    def _looked_up(self, table: Table) -> TableDefinition:
+    def _looked_up(self, table: Table) -> "TableDefinition":
         """What is known of the table without another statement."""
+        from spark_channel.connectors.base.definition import (
+            ColumnDefinition,
+            ConstraintDefinition,
+            TableDefinition,
+        )
+
         return TableDefinition(
             self.dialect.sql,
             table.schema,
@@ -254,7 +259,10 @@ class SqlReader(Reader):
 
     def splits(self, session: Session, advice: int) -> list[Split]:
         """The splits, by a session in whatever transaction they are made in."""
-        return self.splitter(session, advice).splits()
+        splitter = self.splitter(session, advice)
+        splits = splitter.splits()
+        self._undivided = splitter.undivided
+        return splits
 
     def splitter(self, session: Session, advice: int) -> BaseSplitter:
         """Return what divides the source into about `advice` splits."""
@@ -273,7 +281,7 @@ class SqlReader(Reader):
         ):
             return splits
         if self.options.partition_column is not None or any(
-            split.params["kind"] != "range" for split in splits
+            split.params["kind"] != "range" or "part" in split.params for split in splits
         ):
             return splits
         if None in rows or sum(filter(None, rows)) >= _FEW_ROWS:
@@ -409,27 +417,30 @@ class SqlReader(Reader):
         return source is not None and all(keyset_of(source, split) is not None for split in splits)
 
     def remarks(self, splits: Sequence[Split]) -> list[str]:
-        """The warning that a limit makes statements long if no unique key divides them."""
+        """That a value of many rows stays one split, and that a limit makes statements long which no key divides."""
+        long = self._remark_on_time(splits)
+        return [remark for remark in (self._undivided, long) if remark]
+
+    def _remark_on_time(self, splits: Sequence[Split]) -> str:
         source, seconds = self._source, self.statement_seconds
         if source is None or seconds is None:
-            return []
+            return ""
         whole = self._one_statement_each(splits)
         longest = max(
             (duration for split in whole if (duration := self.fetch_size.lasts(split))),
             default=None,
         )
         if not whole or (longest is not None and longest <= seconds):
-            return []
+            return ""
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
         if reason := self.dialect.no_keys:
             remark = f"{source.label} is read by one statement{lasts} for each split: {reason}"
-            return [f"{remark}. Use more 'channels' to have more splits, and so shorter statements"]
-        remark = (
+            return f"{remark}. Use more 'channels' to have more splits, and so shorter statements"
+        return (
             f"{source.label} is read by one statement{lasts} for each split, which holds back what "
             "the database must clean up. Shorter statements need a unique index on NOT NULL columns, "
             "which begins with 'partitionColumn' where that is given: add one, or use more 'channels'"
         )
-        return [remark]
 
     def _one_statement_each(self, splits: Sequence[Split]) -> list[Split]:
         """Those that could be read in short statements, if there were a key."""
@@ -517,7 +528,7 @@ class SqlReader(Reader):
         """
         return session.stream(sql, self.batch_size(split))
 
-    def feed(self, options: FeedOptions) -> ChangeFeed:
+    def feed(self, options: "FeedOptions") -> "ChangeFeed":
         from spark_channel.connectors.sql.feed.cursor_feed import CursorFeed
 
         return CursorFeed(self, options)

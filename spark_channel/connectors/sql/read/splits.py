@@ -2,13 +2,12 @@
 
 A split is all rows, those without a key, or a range of a key: {"kind": "range", "key": names, "lower": values or None,
 "upper": values or None}, at least `lower` and below `upper`. It may be narrowed by a "cursor" (see `cursor.py`).
+A range or the rows without a key may be divided once more: by a "part", {"key": names, "lower": ..., "upper": ...}.
 Splits of some rows are {"kind": "keys", "key": names, "values": keys}, and {"kind": "ranges", "key": names,
 "ranges": [[lower, upper]]}, of which none overlap.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +15,15 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.read.cursor import cursor_conditions
+from spark_channel.connectors.sql.read.quantiles import (
+    LARGE,
+    Key,
+    Quantiles,
+    beginnings,
+    is_odd,
+    places_of,
+    quantiles_of,
+)
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.strides import boundaries, parse_bound
 from spark_channel.connectors.sql.session import Session
@@ -36,17 +44,6 @@ __all__ = [
 
 _SAMPLE_ROWS = 256
 
-Key = Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Inner boundaries of ranges of equal rows; how many rows have a key, and how many have none: None = not known."""
-
-    bounds: list[Key]
-    rows: int | None
-    nulls: int | None
-
 
 class Splitter:
     """Makes the splits of one source. A database overrides `ranges` and `quantiles` with what it can do faster.
@@ -55,6 +52,8 @@ class Splitter:
     """
 
     gently = False
+    undivided = ""
+    """Why a value that many rows have is one split all the same, as a remark for people."""
 
     def __init__(
         self, session: Session, source: ReadSource, options: SqlReadOptions, advice: int
@@ -82,25 +81,28 @@ class Splitter:
         return self.stepped(key) if key else None
 
     def quantiles(self, name: str) -> Quantiles:
-        """About `advice` ranges of equal rows over a column that need be neither unique nor indexed."""
+        """About `advice` ranges of equal rows over a column that need be neither unique nor indexed.
+
+        The database itself says which values are equal, by its collation.
+        """
         source, column = self.source, self.source.ordered(name)
         total, present = self.session.rows(
             source.sql(["COUNT(*)", f"COUNT({source.column(name)})"])
         )[0]
         parts = min(self.advice, present)
-        places = [present * part // parts + 1 for part in range(parts)] if parts > 1 else []
-        bounds: list[Key] = []
-        if places:
+        count = min(places_of(parts), present) if parts > 1 else 0
+        starts: list[tuple[Any, float]] = []
+        if count:
             ranked = source.sql(
                 [f"{column} AS k", f"ROW_NUMBER() OVER (ORDER BY {column}) AS n"],
                 [f"{source.column(name)} IS NOT NULL"],
             )
-            numbers = ", ".join(map(str, sorted(set(places))))
+            numbers = ", ".join(str(present * place // count + 1) for place in range(count))
             rows_found = self.session.rows(
-                f"SELECT k FROM ({ranked}) ranked WHERE n IN ({numbers}) ORDER BY n"  # noqa: S608 - a query that was parsed
+                f"SELECT k, MIN(n) FROM ({ranked}) ranked WHERE n IN ({numbers}) GROUP BY k ORDER BY 2"  # noqa: S608 - a query that was parsed
             )
-            bounds = distinct([value for (value,) in rows_found])
-        return Quantiles(bounds, present, total - present)
+            starts = beginnings([(value, int(row_number) - 1) for value, row_number in rows_found])
+        return quantiles_of(starts, present, total - present, self.advice)
 
     def stepped(self, key: Sequence[str]) -> list[Split] | None:
         """Ranges of a unique key, each boundary found by stepping on from the one before."""
@@ -156,8 +158,116 @@ class Splitter:
             quantiles = self.quantiles(name)
         if quantiles.rows == 0 and quantiles.nulls is None:  # none of the rows that were looked at
             return [self.whole()]
-        splits = [] if quantiles.rows == 0 else self.cut([name], quantiles.bounds, quantiles.rows)
-        return [*splits, *self.nulls(name, quantiles.nulls)]
+        return self.by_quantiles(name, quantiles)
+
+    def by_quantiles(self, name: str, quantiles: Quantiles) -> list[Split]:
+        """The ranges of a column and its NULLs; those of too many rows are divided."""
+        is_known = quantiles.rows and quantiles.counts is not None
+        rows = quantiles.counts if is_known else quantiles.rows
+        splits = [] if quantiles.rows == 0 else self.cut([name], quantiles.bounds, rows)
+        return self.divided([*splits, *self.nulls(name, quantiles.nulls)])
+
+    def divided(self, splits: list[Split]) -> list[Split]:
+        """`splits`, of which those with far more than a fair part of the rows are divided by another key."""
+        fair = max(1.0, sum(split.rows or 0 for split in splits) / self.advice)
+        most = max(LARGE * fair, _SAMPLE_ROWS)
+        large = {number: split for number, split in enumerate(splits) if (split.rows or 0) >= most}
+        if not large:
+            return splits
+        key = self.divider()
+        if not key:
+            self.undivided = self._undivided(list(large.values()), fair)
+            return splits
+        counts = [round((split.rows or 0) / fair) for split in large.values()]
+        bounds = dict(zip(large, self._part_bounds(key, list(large.values()), counts), strict=True))
+        return [
+            part
+            for number, split in enumerate(splits)
+            for part in (self._parts(split, key, bounds[number]) if number in large else [split])
+        ]
+
+    def divider(self) -> tuple[str, ...]:
+        """The key by whose ranges any rows can be divided, so that each is read as surely as by its own key.
+
+        A row that is changed must keep it. () = there is none.
+        """
+        table = self.source.table
+        if table is None or table.is_view:
+            return ()
+        key, about = self.source.dialect.split_key(table), self.source.about
+        columns = [column for name in key if (column := about(name)) is not None]
+        never_null = all(self.source.dialect.is_never_null(table, column) for column in columns)
+        return tuple(key) if len(columns) == len(key) and never_null else ()
+
+    def looked_at(self) -> tuple[ReadSource, float]:
+        """The rows that the ranges were made from, and the share of them."""
+        return self.source, 1.0
+
+    def bound_text(self, text: str) -> str:
+        """`text`, a column, as what a boundary is taken from."""
+        return text
+
+    def _undivided(self, large: Sequence[Split], fair: float) -> str:
+        names = ", ".join(dict.fromkeys(str(split.params["key"][0]) for split in large))
+        most = max(split.rows or 0 for split in large) / fair
+        return (
+            f"{self.source.label} has about {most:.1f} times the rows of a fair split with one value of {names}, or "
+            f"with NULL, and they stay one split: {self.why_undivided()}"
+        )
+
+    def why_undivided(self) -> str:
+        """What is missing to divide the rows of one value, and what to do."""
+        table = self.source.table
+        if table is None or table.is_view:
+            return "a view and a query have no other key to divide them by. Name a 'partitionColumn' of more values"
+        return (
+            "the table has no key of NOT NULL columns to divide them by. Add one, or name a 'partitionColumn' of more "
+            "values"
+        )
+
+    def _part_bounds(
+        self, key: Sequence[str], large: Sequence[Split], counts: Sequence[int]
+    ) -> list[list[Key]]:
+        """The inner boundaries in `key` that divide each of `large` into so many parts of equal rows: one statement."""
+        source, share = self.looked_at()
+        conditions = [_all_of(split_conditions(source, split)) for split in large]
+        cases = " ".join(f"WHEN {text} THEN {number}" for number, text in enumerate(conditions))
+        number_sql = f"CASE {cases} END"
+        columns = [source.ordered(name) for name in key]
+        ranked = source.sql(
+            [
+                f"{number_sql} AS g",
+                *(f"{column} AS k{index}" for index, column in enumerate(columns)),
+                f"ROW_NUMBER() OVER (PARTITION BY {number_sql} ORDER BY {', '.join(columns)}) AS n",
+            ],
+            [" OR ".join(conditions)],
+        )
+        chosen = []
+        for number, (split, count) in enumerate(zip(large, counts, strict=True)):
+            rows = round((split.rows or 0) * share)
+            places = sorted({rows * part // count + 1 for part in range(1, count)} - {1})
+            if places:
+                chosen.append(f"(g = {number} AND n IN ({', '.join(map(str, places))}))")
+        bounds: list[list[Key]] = [[] for _ in large]
+        if chosen:
+            values = ", ".join(self.bound_text(f"k{index}") for index in range(len(key)))
+            query = f"SELECT g, {values} FROM ({ranked}) ranked WHERE {' OR '.join(chosen)} ORDER BY g, n"  # noqa: S608 - a query that was parsed
+            for number, *values_found in self.session.rows(query):
+                if not any(map(is_odd, values_found)):
+                    bounds[int(number)].append(values_found)
+        return bounds
+
+    def _parts(self, split: Split, key: Sequence[str], bounds: Sequence[Key]) -> list[Split]:
+        if not bounds:
+            return [split]
+        rows = (split.rows or 0) // (len(bounds) + 1)
+        edges = [None, *(list(bound) for bound in bounds), None]
+        return [
+            self._split(
+                {**split.params, "part": {"key": list(key), "lower": lower, "upper": upper}}, rows
+            )
+            for lower, upper in pairwise(edges)
+        ]
 
     def nulls(self, name: str, rows: int | None) -> list[Split]:
         """The split of the rows without a key, where there are such."""
@@ -215,15 +325,15 @@ class Splitter:
         return Split({**params, "row_bytes": self.row_bytes}, rows, nbytes)
 
 
-def distinct(values: Sequence[Any]) -> list[Key]:
-    """Boundaries of ascending values, the first of which is the least: each once, and none below which nothing is.
+def _all_of(conditions: Sequence[str]) -> str:
+    return "(" + " AND ".join(f"({condition})" for condition in conditions) + ")"
 
-    Infinities and NaN have no literal in every SQL: such rows belong to the first range, or the last.
-    """
+
+def distinct(values: Sequence[Any]) -> list[Key]:
+    """Boundaries of ascending values, the first of which is the least: each once, and none below which nothing is."""
     bounds: list[Key] = []
     for value in values[1:]:
-        odd = isinstance(value, float) and not math.isfinite(value)
-        if not odd and value != (bounds[-1][0] if bounds else values[0]):
+        if not is_odd(value) and value != (bounds[-1][0] if bounds else values[0]):
             bounds.append([value])
     return bounds
 
@@ -235,9 +345,10 @@ def split_conditions(source: ReadSource, split: Split) -> list[str]:
 
 def conditions_of(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
     """`split_conditions` of a split's parameters."""
-    within = params.get("cursor")
+    within, part = params.get("cursor"), params.get("part")
     return [
         *_key_conditions(source, params),
+        *(_in_part(source, **part) if part else ()),
         *(cursor_conditions(source, within) if within else ()),
     ]
 
@@ -261,6 +372,11 @@ def _in_range(source: ReadSource, key: Key, lower: Key | None, upper: Key | None
         return [f"NOT ({source.is_null(key[0])})"]
     conditions = [] if lower is None else [_compared(source, key, lower, ">", ">=")]
     return conditions if upper is None else [*conditions, _compared(source, key, upper, "<", "<")]
+
+
+def _in_part(source: ReadSource, key: Key, lower: Key | None, upper: Key | None) -> list[str]:
+    """Its key is never NULL: without a bound it is all rows."""
+    return [] if lower is None and upper is None else _in_range(source, key, lower, upper)
 
 
 def _any_of(source: ReadSource, key: Sequence[str], values: Sequence[Key]) -> str:

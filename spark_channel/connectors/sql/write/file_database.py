@@ -17,7 +17,6 @@ from typing import ClassVar
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext, WritePlan
-from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.options import FileWriteOptions
 from spark_channel.connectors.sql.session import S

@@ -22,15 +22,12 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
     Writer,
 )
-from spark_channel.connectors.base.definition import Defines
-from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.overlap import MOST_COUNTED, FreeConnections, Stored, counted
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import BY_ITSELF, S, split_script
 from spark_channel.connectors.sql.stored_tables import stored_in
-from spark_channel.connectors.sql.write import new_file
 from spark_channel.connectors.sql.write.attempt import open_attempt
 from spark_channel.connectors.sql.write.checks import refuse_two_receipts
 from spark_channel.connectors.sql.write.claim_tables import TASKS, is_own_table
@@ -72,6 +69,10 @@ from spark_channel.errors import (
 from spark_channel.final_errors import of_input
 from spark_channel.options import CommitMode
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import Defines
+    from spark_channel.connectors.base.health import Health
 
 __all__ = ["SqlWriter"]
 
@@ -226,6 +227,8 @@ class SqlWriter(Writer, Generic[S]):
         database = self.database
         database.check(context)
         if not is_there(database):
+            from spark_channel.connectors.sql.write import new_file
+
             self._check_place(new_file.place(database))
             self._say(new_file.rehearse(database, context, schema))
             return None
@@ -293,6 +296,8 @@ class SqlWriter(Writer, Generic[S]):
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.database.check(context)
         if not is_there(self.database) and context.commit != "task":
+            from spark_channel.connectors.sql.write import new_file
+
             self._check_place(new_file.place(self.database))
             plan, remarks = new_file.prepare(self.database, context, schema)
             self._say(remarks)
@@ -467,7 +472,7 @@ class SqlWriter(Writer, Generic[S]):
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or Verdict.REFUSED_ROW in self.database.verdict(error)
 
-    def health(self) -> Health | None:
+    def health(self) -> "Health | None":
         server = self.database.traits.server
         return None if server is None or server.health is None else server.health()
 
@@ -566,6 +571,8 @@ class SqlWriter(Writer, Generic[S]):
 
     def _commit_new_file(self, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
         """Make the file with all rows in it; if another job has made it meanwhile, publish into that one."""
+        from spark_channel.connectors.sql.write import new_file
+
         database = self.database
         if new_file.make(
             database, plan, lambda session, claimed: self._publish(session, claimed, receipts)
@@ -747,7 +754,7 @@ class SqlWriter(Writer, Generic[S]):
 
     # 8. After the write: what a table lacks of its source's definition
 
-    def continue_numbers(self, source: Defines) -> None:
+    def continue_numbers(self, source: "Defines") -> None:
         """Let identity and serial columns of the table count on behind its rows, and its source's numbers.
 
         Raises:

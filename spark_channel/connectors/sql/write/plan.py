@@ -2,6 +2,7 @@
 
 import string
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -9,7 +10,6 @@ from spark_channel.connectors.base.claims import HeldClaim
 from spark_channel.connectors.base.contract import WritePlan
 from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
 from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
-from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.claim_tables import STAGE, Ledger, stage_prefix
 
 __all__ = [
@@ -102,7 +102,7 @@ class SqlPlan(WritePlan):
     place: WriteTarget = WriteTarget("", "", "")
     target: TargetTable = NOWHERE
     longest_name: int = 63
-    new_table: NewTable | None = None
+    new_table: "NewTable | None" = None
     """What the table gets that the write makes, where it is asked to take its source's definition."""
     computed: tuple[str, ...] = ()
     """Columns that the table, which is there, computes as the rows' source does: they are not written."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.sql.dialect import WriteDialect
@@ -43,7 +43,7 @@ class Server:
     """What serves a database. See `Writer` for each."""
 
     resource_mark: str | None = None
-    health: Callable[[], Health] | None = None
+    health: Callable[[], "Health"] | None = None
     keeping: Callable[[], AbstractContextManager[None]] = nullcontext
 
 

@@ -4,11 +4,11 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.sql.catalog import TABLE, Table
-from spark_channel.connectors.sql.definition import parts_of_both, with_safe_key
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.plan import (
@@ -80,6 +80,8 @@ def with_definition(
     lost: tuple[str, ...] = ()
     parts: set[str] = set()
     if level == "auto":
+        from spark_channel.connectors.sql.definition import with_safe_key
+
         lengths = context.text_lengths
         definition, lost = with_safe_key(database.dialect, definition, plan.schema, lengths)
     new = database.new_table(
@@ -113,9 +115,11 @@ def with_definition(
 
 
 def _replaced(
-    database: WriteDatabase[S], session: S, place: WriteTarget, source: TableDefinition
+    database: WriteDatabase[S], session: S, place: WriteTarget, source: "TableDefinition"
 ) -> tuple[set[str], tuple[str, ...]]:
     """Of the table that is dropped: the steps of a new one like `source` that it had, and what is lost with it."""
+    from spark_channel.connectors.sql.definition import parts_of_both
+
     assert place.table is not None
     old = None if place.table.is_view else database.read_definition(session, place.table)
     if old is None:

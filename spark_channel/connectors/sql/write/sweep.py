@@ -1,10 +1,10 @@
 """Removes the staging of runs that were overtaken, have ended, or are known to be dead."""
 
 from spark_channel.connectors.base.session_pool import sessions
+from spark_channel.connectors.sql.options import FileWriteOptions
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.database import WriteDatabase
-from spark_channel.connectors.sql.write.file_database import FileDatabase
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.plain_text import log_of
@@ -16,7 +16,10 @@ _log = log_of(__name__)
 
 def sweep(database: WriteDatabase[S], session: S, plan: SqlPlan, claims: Claims) -> None:
     """It is in one place for all tables of a schema, so one table of a run does it for those that follow."""
-    if isinstance(database, FileDatabase):
+    if isinstance(database.options, FileWriteOptions):
+        from spark_channel.connectors.sql.write.file_database import FileDatabase
+
+        assert isinstance(database, FileDatabase)
         database.sweep(session, plan, claims)
         return
     place = plan.place

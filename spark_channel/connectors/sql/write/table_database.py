@@ -4,15 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, Generic
+from typing import TYPE_CHECKING, ClassVar, Generic
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
-from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
-from spark_channel.connectors.sql.definition import NewTable, free_names, is_build, plain_new_table
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
@@ -33,6 +31,10 @@ from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = [
     "TableDatabase",
@@ -284,5 +286,7 @@ def make_table(database: WriteSessions[S], session: S, target: TargetTable) -> b
 
 def free_index_names(dialect: WriteDialect, session: S | None, schema: str) -> Callable[[str], str]:
     """What gives new indexes in `schema` names that are free."""
+    from spark_channel.connectors.sql.definition import free_names
+
     names = () if session is None else dialect.index_names(session, schema)
     return free_names(set(names), dialect.index_name_bytes, folds=dialect.folds_names)

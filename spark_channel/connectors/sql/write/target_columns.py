@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths, is_text, plain_type
-from spark_channel.connectors.base.definition import ConstraintDefinition
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.base.types import arrow_columns, plain_kind, sql_columns
 from spark_channel.connectors.sql.catalog import (
@@ -17,7 +17,6 @@ from spark_channel.connectors.sql.catalog import (
     WriteColumn,
     declared_columns,
 )
-from spark_channel.connectors.sql.definition import NewTable, create_index, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.write.checks import holds_unique
@@ -26,6 +25,9 @@ from spark_channel.connectors.sql.write.merge_key import merge_key
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.lazy import compute as pc
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = [
     "NO_TYPES",
@@ -128,7 +130,7 @@ def new_target(
     label: str,
     rows: pa.Schema,
     options: SqlWriteOptions,
-    new: NewTable | None = None,
+    new: "NewTable | None" = None,
 ) -> TargetTable:
     """A table to be created for `rows`; with `keyColumns` as its primary key, or that of `new`.
 
@@ -165,7 +167,7 @@ def _created(
     table_sql: str,
     columns: Sequence[Column],
     key: Sequence[str],
-    new: NewTable | None,
+    new: "NewTable | None",
 ) -> str:
     if new is None:
         return dialect.created(table_sql, columns, key)
@@ -403,6 +405,9 @@ def _old_key(
 
 
 def _unique_index(dialect: WriteDialect, table: Table, key: Sequence[str]) -> str:
+    from spark_channel.connectors.base.definition import ConstraintDefinition
+    from spark_channel.connectors.sql.definition import create_index, free_names
+
     index = ConstraintDefinition("index", "_".join((table.name, *key)), tuple(key), is_unique=True)
     name = free_names((), dialect.index_name_bytes)(index.name)
     table_sql = dialect.place(table.schema, table.name)

@@ -13,7 +13,7 @@ from spark_channel.connectors.postgresql.read import copy_login
 from spark_channel.errors import SourceError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.transfers.fan_out import carry_out
+from spark_channel.transfers.dispatch import carry_out
 from spark_channel.transfers.plan import rehearse
 from tests.cli.typed import typed
 from tests.connectors.postgresql.pg import Pg

@@ -11,6 +11,7 @@ from spark_channel.connectors import FetchSize
 from spark_channel.connectors.postgresql.catalog import PgTable
 from spark_channel.connectors.postgresql.read.reader import PostgresSplitter
 from spark_channel.connectors.postgresql.session import PgSession
+from spark_channel.connectors.sql.read.quantiles import divisions
 from spark_channel.errors import OptionError
 from tests.connectors.postgresql.pg import Pg
 from tests.connectors.sql.skewed import rows, uneven
@@ -343,3 +344,105 @@ def test_a_table_and_its_column_of_one_name(pg: Pg) -> None:
     assert pg.read("t", advice=2, where="t = 1 AND source = 2").to_pylist() == [
         {"t": 1, "source": 2}
     ]
+
+
+_COMMON = "SELECT g AS id, CASE WHEN g % 10 = 0 THEN g END AS k, repeat('x', 50) AS v FROM generate_series(1, 6000) g"
+
+
+def _held(pg: Pg, *, moves: bool) -> tuple[list[str], list[int], list[str]]:
+    """By what NULLs are divided, the sizes, and the remarks; rows move while the splits are read."""
+    reader = pg.reader("t", snapshot="true", partitionColumn="k", columns="id, k")
+    reader.schema()
+    ids: list[int] = []
+    sizes = []
+    with reader.hold():
+        splits = reader.split(8)
+        for split in splits:
+            part = [value for batch in reader.read(split) for value in batch["id"].to_pylist()]
+            ids += part
+            sizes.append(len(part))
+            if moves:
+                pg.psql("UPDATE t SET v = v || 'y' WHERE id % 3 = 0")
+    assert sorted(ids) == list(range(1, 6_001))
+    keys = {key for split in splits for key in split.params.get("part", {"key": []})["key"]}
+    return sorted(keys), sizes, reader.remarks(splits)
+
+
+_PARTED = "CREATE TABLE t (id int, k int, v text) PARTITION BY RANGE (id);"
+
+
+_HELD = {
+    "table": f"CREATE TABLE t AS {_COMMON}",
+    "key": f"CREATE TABLE t AS {_COMMON}; ALTER TABLE t ADD PRIMARY KEY (id)",
+    "materialized view": f"CREATE MATERIALIZED VIEW t AS {_COMMON}",
+    "partitioned": f"{_PARTED} CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (3000);"
+    f"CREATE TABLE t2 PARTITION OF t DEFAULT; INSERT INTO t {_COMMON}",
+    "inherited": "CREATE TABLE t (id int, k int, v text); CREATE TABLE child () INHERITS (t);"
+    f"INSERT INTO t {_COMMON} LIMIT 3000; INSERT INTO child {_COMMON} OFFSET 3000",
+    "foreign part": f"CREATE EXTENSION IF NOT EXISTS file_fdw; {_PARTED}"
+    "CREATE SERVER {schema} FOREIGN DATA WRAPPER file_fdw;"
+    "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (6000);"
+    "CREATE FOREIGN TABLE t2 PARTITION OF t FOR VALUES FROM (6000) TO (6001) SERVER {schema}"
+    f" OPTIONS (program 'echo 6000,6000,x', format 'csv'); INSERT INTO t {_COMMON} LIMIT 5999",
+    "view": f"CREATE VIEW t AS SELECT *, id AS again FROM ({_COMMON}) q",
+}
+
+
+@pytest.mark.parametrize("kind", _HELD)
+def test_a_held_snapshot_divides_a_value_by_pages(pg: Pg, kind: str) -> None:
+    """Also of a table with a key: pages are scanned in their order. Rows of another server are in no snapshot."""
+    pg.psql(_HELD[kind].replace("{schema}", pg.schema))
+    is_divided = kind not in ("foreign part", "view")
+    keys, sizes, remarks = _held(pg, moves=is_divided and kind != "materialized view")
+    assert keys == (["ctid"] if is_divided else [])
+    assert (max(sizes) <= 1.5 * 750) == is_divided, sizes
+    assert len(remarks) == (0 if is_divided else 1)
+
+
+def test_what_the_login_may_not_read_divides_nothing(pg: Pg) -> None:
+    role = f"{pg.schema}_clerk"
+    pg.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, k int, v text) PARTITION BY RANGE (id);"
+        f"CREATE TABLE t1 PARTITION OF t DEFAULT; INSERT INTO t {_COMMON};"
+        f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA {pg.schema} TO {role};"
+        f"GRANT SELECT (k, v) ON t TO {role}"
+    )
+    login = {"user": role, "password": "x"}
+    reader = pg.reader("t", partitionColumn="k", columns="k, v", **login)
+    reader.schema()
+    splits = reader.split(8)
+    assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 6_000
+    assert "that this login may read" in reader.remarks(splits)[0]
+    pg.psql(f"GRANT SELECT (id) ON t TO {role}")
+    assert divisions(pg.reader("t", partitionColumn="k", columns="k, v", **login).split(8))
+    pg.psql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_equal_numbers_of_other_forms_are_one_value(pg: Pg) -> None:
+    """1.0 and 1.00 are; so are texts of a collation that ignores case."""
+    pg.psql(
+        "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        "CREATE TABLE t (id int PRIMARY KEY, n numeric, s text COLLATE nocase);"
+        "INSERT INTO t SELECT g, CASE WHEN g % 10 = 0 THEN g WHEN g % 2 = 0 THEN 1.0 ELSE 1.00 END,"
+        "CASE WHEN g % 10 = 0 THEN g::text WHEN g % 2 = 0 THEN 'open' ELSE 'Open' END FROM generate_series(1, 6000) g"
+    )
+    for column in ("n", "s"):
+        sizes = _sizes(pg, partitionColumn=column, columns="id")
+        assert sum(sizes) == 6_000
+        assert max(sizes) <= 1.5 * 750, (column, sizes)
+
+
+def test_nulls_of_a_large_table_are_divided_by_a_sample(pg: Pg, asked: list[str]) -> None:
+    """More pages than are looked at whole: rows and NULLs are estimated, and no row is lost where none was seen."""
+    pg.psql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, k int, pad text) WITH (autovacuum_enabled = off);"
+        "INSERT INTO t SELECT g, CASE WHEN g % 2 = 0 THEN g END, repeat('x', 400) FROM generate_series(1, 82000) g"
+    )
+    sizes = _sizes(pg, advice=4, columns="id", partitionColumn="k")
+    assert sum(sizes) == 82_000
+    assert max(sizes) <= 1.5 * 82_000 / 4, sizes
+    assert len([sql for sql in asked if "TABLESAMPLE" in sql]) == 2
+    pg.psql("UPDATE t SET k = NULL WHERE id <> 41000")
+    sizes = _sizes(pg, advice=4, columns="id", partitionColumn="k")
+    assert sum(sizes) == 82_000
+    assert max(sizes) <= 1.5 * 82_000 / 4, sizes

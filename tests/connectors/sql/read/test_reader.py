@@ -274,7 +274,7 @@ def test_rows_without_a_key_are_a_split_of_their_own(place: Place) -> None:
     assert place.sizes(partitionColumn="k", advice=3) == [100]
 
 
-def test_a_value_that_most_rows_have_stays_whole(place: Place) -> None:
+def test_no_row_is_lost_of_a_value_that_most_have(place: Place) -> None:
     place.create("t", {"k": "int"}, [(5 if n < 900 else n,) for n in range(1000)])
     sizes = place.sizes(partitionColumn="k", advice=8)
     assert sum(sizes) == 1000
