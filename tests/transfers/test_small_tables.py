@@ -17,7 +17,7 @@ import pytest
 import spark_channel
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.session_pool import keeping_sessions
-from spark_channel.connectors.base.small_tables import SmallTable, Together
+from spark_channel.connectors.base.small_tables import ReadTable, SmallTable, Together
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.connectors.postgresql.write import small_tables as publishing
 from spark_channel.connectors.postgresql.write.small_tables import PostgresTogether
@@ -756,11 +756,11 @@ def test_what_was_published_before_a_group_fails_is_not_copied_again(
 ) -> None:
     read, alone, reads = carrying._read, LocalMove.__call__, []
 
-    def failing(together: Together, session: Any, table: SmallTable) -> None:
+    def failing(read_rows: ReadTable, table: SmallTable) -> None:
         reads.append(table)
         if len(reads) == 4:
             raise error
-        read(together, session, table)
+        read(read_rows, table)
 
     def noted(self: LocalMove, spec: Any, more: Mapping[str, Any]) -> Any:
         copied.append(spec)

@@ -35,15 +35,6 @@ from spark_channel.connectors.postgresql.write.dialect import (
 )
 from spark_channel.connectors.postgresql.write.loader import TASK_SECONDS, postgres_loading
 from spark_channel.connectors.postgresql.write.merge import keys_sql
-from spark_channel.connectors.postgresql.write.new_table import (
-    count,
-    count_on,
-    counts_of,
-    keyed,
-    tried,
-    typed,
-    with_numbers,
-)
 from spark_channel.connectors.postgresql.write.staged_rows import (
     check_staged,
     is_there,
@@ -189,7 +180,9 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
 
     # What a new table gets of its source's definition
 
-    def read_definition(self, session: PgWriteSession, table: Table) -> TableDefinition:
+    def read_definition(self, session: PgWriteSession, table: Table) -> "TableDefinition":
+        from spark_channel.connectors.postgresql.definition import read_definition
+
         assert isinstance(table, PgTable)
         return read_definition(session, table)
 
@@ -197,12 +190,20 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
         self,
         session: PgWriteSession | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
-    ) -> NewTable:
+    ) -> "NewTable":
+        from spark_channel.connectors.postgresql.write.new_table import (
+            keyed,
+            tried,
+            typed,
+            with_numbers,
+        )
+        from spark_channel.connectors.sql.definition import free_names, plain_new_table
+
         assert session is not None
         dropped = place.table
         assert dropped is None or isinstance(dropped, PgTable)
@@ -227,6 +228,10 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
 
     def complete(self, session: PgWriteSession, plan: SqlPlan, tell: Tell) -> None:
         super().complete(session, plan, tell)
+        if not (plan.target.steps or plan.numbers):
+            return
+        from spark_channel.connectors.postgresql.write.new_table import count, count_on, counts_of
+
         count(session, counts_of(plan.target.steps, plan.target.sql))
         count_on(session, plan.place, plan.numbers)
 

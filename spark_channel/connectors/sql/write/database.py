@@ -7,14 +7,12 @@ one, of which a connector replaces what its database does in another way.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
-from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.sql.catalog import Table
-from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.options import FileWriteOptions, LedgerOptions
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_tables import Ledger
@@ -22,6 +20,10 @@ from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Tell, WriteSessions
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = ["WriteDatabase", "is_there", "ledger_options", "placed"]
 
@@ -47,7 +49,7 @@ class WriteDatabase(WriteSessions[S], Protocol[S]):
         """
         ...
 
-    def read_definition(self, session: S, table: Table) -> TableDefinition | None:
+    def read_definition(self, session: S, table: Table) -> "TableDefinition | None":
         """How a table is defined; None = the database says no expressions."""
         ...
 
@@ -55,12 +57,12 @@ class WriteDatabase(WriteSessions[S], Protocol[S]):
         self,
         session: S | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
-    ) -> NewTable:
+    ) -> "NewTable":
         """What a new table for `rows` gets of `definition`, which is a part of the `whole`.
 
         Without a session the database itself is to be made, too.

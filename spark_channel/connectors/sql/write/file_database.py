@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -40,6 +40,9 @@ from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import CommitError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import TableDefinition
 
 __all__ = ["FileDatabase", "FilePlan", "file_plan"]
 
@@ -103,7 +106,7 @@ class FileDatabase(TableDatabase[S]):
         self,
         session: S | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
     ) -> NewTable | str:
         """The new table by its source's own CREATE TABLE, which was tried elsewhere; or why it cannot be used."""
@@ -112,9 +115,9 @@ class FileDatabase(TableDatabase[S]):
         self,
         session: S | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
     ) -> NewTable:

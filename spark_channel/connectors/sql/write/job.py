@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import pyarrow as pa
 
@@ -633,6 +633,8 @@ class SqlWriter(Writer, Generic[S]):
             return None
         sql_plan = own_plan(plan)
         if not (sql_plan.is_claimed and is_there(self.database)):
+            from spark_channel.connectors.sql.write import new_file
+
             new_file.drop_staging(self.database, sql_plan)
             return []
         return self.run(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.claims import HeldClaim, Identity
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.sql.session import S
-from spark_channel.connectors.sql.write.database import NO_SESSION, WriteDatabase
+from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.file_database import FileDatabase, file_plan
 from spark_channel.connectors.sql.write.in_session import claims_at, in_session, in_transaction
 from spark_channel.connectors.sql.write.plan import NOT_TAKEN, SqlPlan, WriteTarget

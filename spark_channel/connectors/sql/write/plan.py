@@ -8,9 +8,12 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.claims import HeldClaim
 from spark_channel.connectors.base.contract import WritePlan
-from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
 from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
 from spark_channel.connectors.sql.write.claim_tables import STAGE, Ledger, stage_prefix
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
+    from spark_channel.connectors.sql.definition import NewTable
 
 __all__ = [
     "NOT_TAKEN",
@@ -77,12 +80,12 @@ class NumberedColumn:
     """A column that `sequence` numbers. `following`: the next number of the source's column; None = it has none."""
 
     name: str
-    sequence: SequenceDefinition
+    sequence: "SequenceDefinition"
     following: int | None = None
 
 
 def numbered_columns(
-    table: TableDefinition, source: TableDefinition | None
+    table: "TableDefinition", source: "TableDefinition | None"
 ) -> tuple[NumberedColumn, ...]:
     """Those of a table, with the next numbers of its source."""
     columns = []

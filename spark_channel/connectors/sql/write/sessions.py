@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import BoundSession, S
@@ -14,6 +13,9 @@ from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.errors import TargetError
 from spark_channel.retry import Retry
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.health import Health
 
 __all__ = ["Server", "Tell", "Traits", "Verdict", "WriteSessions", "no_news"]
 

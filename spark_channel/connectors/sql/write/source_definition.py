@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_channel.connectors.base.contract import WriteContext
-from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.sql.catalog import TABLE, Table
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.database import WriteDatabase
@@ -18,6 +17,9 @@ from spark_channel.connectors.sql.write.plan import (
     numbered_columns,
 )
 from spark_channel.errors import OptionError
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.definition import Defines, TableDefinition
 
 __all__ = ["TableRemarks", "leave_builds", "numbers_of", "with_definition"]
 
@@ -205,7 +207,7 @@ def _as_source(
 
 
 def numbers_of(
-    database: WriteDatabase[S], table: TableDefinition, source: Defines | None
+    database: WriteDatabase[S], table: "TableDefinition", source: "Defines | None"
 ) -> tuple[NumberedColumn, ...]:
     """The columns of a table that is there which are to count on behind its rows; `source` is asked only for those."""
     if not (database.traits.has_numbers and any(column.sequence for column in table.columns)):

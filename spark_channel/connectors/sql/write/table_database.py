@@ -108,19 +108,21 @@ class TableDatabase(ABC, Generic[S]):
 
     # What a new table gets of its source's definition
 
-    def read_definition(self, session: S, table: Table) -> TableDefinition | None:
+    def read_definition(self, session: S, table: Table) -> "TableDefinition | None":
         return None
 
     def new_table(
         self,
         session: S | None,
         place: WriteTarget,
-        definition: TableDefinition,
+        definition: "TableDefinition",
         rows: pa.Schema,
-        whole: TableDefinition,
+        whole: "TableDefinition",
         *,
         is_full: bool,
-    ) -> NewTable:
+    ) -> "NewTable":
+        from spark_channel.connectors.sql.definition import plain_new_table
+
         return plain_new_table(
             self.dialect,
             definition,
@@ -133,6 +135,10 @@ class TableDatabase(ABC, Generic[S]):
 
     def complete(self, session: S, plan: SqlPlan, tell: Tell) -> None:
         target = plan.target
+        if not target.steps:
+            return
+        from spark_channel.connectors.sql.definition import is_build
+
         for step in target.steps:
             _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
             tell(step.what if is_build(step) else "")
