@@ -7,23 +7,27 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_channel import transfer
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.kafka.administrator import Administrator, Edges, Part, Topic
 from spark_channel.datax import load_job
 from spark_channel.limits import Coordinator, Grant, GrantRequest, Join, Joined
 from spark_channel.testing.clock import VirtualClock
+from tests.behaviour.growth.aged import age_folder
 
 __all__ = [
     "bytes_of_an_offset",
     "bytes_of_an_offset_in_late_seconds",
     "calls_of_a_grant",
     "calls_of_a_job_file",
+    "calls_of_a_job_into_a_folder",
     "calls_of_a_kafka_topic",
 ]
 
@@ -34,13 +38,13 @@ _CALLS = 150
 
 
 @contextmanager
-def counting() -> Iterator[Callable[[], int]]:
-    """The functions of Python that were called until now."""
+def counting(folder: str = "") -> Iterator[Callable[[], int]]:
+    """The functions of Python, of files below `folder`, that were called until now."""
     calls = 0
 
-    def count(_frame: object, event: str, _argument: object) -> None:
+    def count(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal calls
-        calls += event == "call"
+        calls += event == "call" and folder in frame.f_code.co_filename
 
     sys.setprofile(count)
     try:
@@ -145,3 +149,15 @@ def calls_of_a_kafka_topic(_path: Path, partitions: int) -> int:
                 ends = [feed.latest(token, FeedLimit()) for token in tokens]
             assert ends != tokens
             return calls()
+
+
+def calls_of_a_job_into_a_folder(path: Path, files: int) -> int:
+    """Of the files connector, for one row, where jobs before it have written a thousand times `files` files."""
+    source = {"reader": "generator", "rows": "1"}
+    target = {"writer": "parquet", "path": str(path)}
+    transfer(None, source, target, channels=1)
+    age_folder(path, 1_000 * files)
+    transfer(None, source, target, channels=1)
+    with counting("/connectors/files/") as calls:
+        transfer(None, source, target, channels=1)
+        return calls()

@@ -173,7 +173,7 @@ def test_another_file_than_the_one_of_the_load_is_not_sent(
     with (
         MysqlSession(options(rogue.port), TargetError, local_infile=True, patient=False) as session,
         pytest.raises(TargetError, match="asked for the file"),
-        session.may_send(str(tmp_path / "rows"), b"rows"),
+        session.may_send(str(tmp_path / "rows"), [b"rows"]),
     ):
         session.affected("LOAD DATA LOCAL INFILE 'rows' INTO TABLE t")
     assert b"geheim" not in rogue.heard
@@ -187,7 +187,7 @@ def test_the_file_of_the_load_is_sent_and_no_second_time(
     with MysqlSession(
         options(rogue.port), TargetError, local_infile=True, patient=False
     ) as session:
-        with pytest.raises(TargetError), session.may_send(str(key), b"the rows"):
+        with pytest.raises(TargetError), session.may_send(str(key), [b"the rows"]):
             session.affected("LOAD DATA LOCAL INFILE 'rows' INTO TABLE t")
         assert b"the rows" in rogue.heard
         assert b"geheim" not in rogue.heard, "no file is opened, whatever its name"

@@ -479,3 +479,12 @@ def test_a_text_between_two_pieces_of_a_column_is_seen(shop: Shop, before: int) 
     texts = ["x" * ((1 << 20) - before), "NULL"]
     shop.write(pa.table({"a": pa.array(texts)}))
     assert sorted(shop.read().column("a").to_pylist()) == sorted(texts)
+
+
+def test_long_values_between_short_ones_arrive_equal(shop: Shop) -> None:
+    odd = 'a"b\\c\r\nd,\x00é€NULL'
+    texts = ["NULL", odd * (2 * (1 << 20) // len(odd)), None, '"' * (1 << 21), "", "é" * (1 << 20)]
+    data = [b"x", bytes(range(256)) * 8192, None, b"y", b"", bytes(1 << 21)]
+    rows = pa.table({"n": list(range(6)), "a": texts, "b": pa.array(data, pa.binary())})
+    shop.write(rows)
+    assert shop.read().sort_by("n").to_pydict() == rows.to_pydict()

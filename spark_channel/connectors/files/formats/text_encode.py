@@ -116,10 +116,12 @@ def is_long(values: pa.Array) -> bool:
     return has_bytes(values.type) and values.nbytes > LONG_VALUE
 
 
-def row_pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
+def row_pieces(
+    batch: pa.RecordBatch, most_rows: int = _ROWS
+) -> Iterator[tuple[pa.RecordBatch, bool]]:
     """The rows in order, so many at once as are encoded together. True beside one row that has a long value."""
-    for start in range(0, batch.num_rows, _ROWS):
-        part, begin = batch.slice(start, _ROWS), 0
+    for start in range(0, batch.num_rows, most_rows):
+        part, begin = batch.slice(start, most_rows), 0
         for row in _long_rows(part):
             if row > begin:
                 yield part.slice(begin, row - begin), False

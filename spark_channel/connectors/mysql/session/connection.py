@@ -4,7 +4,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -443,7 +443,9 @@ class MysqlSession(BoundSession):
             for level, code, text in self.rows("SHOW WARNINGS LIMIT 5")
         ]
 
-    def may_send(self, name: str, data: bytes | memoryview) -> AbstractContextManager[None]:
+    def may_send(
+        self, name: str, data: Iterable[bytes | memoryview]
+    ) -> AbstractContextManager[None]:
         """While this is open the server may ask for `data` as file `name` (LOAD DATA LOCAL); else for none."""
         return cast(AbstractContextManager[None], self._connection.may_send(name, data))
 

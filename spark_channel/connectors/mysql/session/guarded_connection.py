@@ -7,7 +7,7 @@ certificate was verified, or for a key that the user trusts.
 """
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,7 +56,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         self._is_trusted = sends_plain or (tls is not None and tls.verify_mode == ssl.CERT_REQUIRED)
         self.warnings_left = 0
         self.most_packet = _UNKNOWN_PACKET
-        self._sendable: tuple[str, memoryview] | None = None
+        self._sendable: tuple[str, Iterable[bytes | memoryview]] | None = None
         self._public_key: bytes | None = None
         self._takes_key = True
         arguments["server_public_key"] = server_public_key
@@ -119,15 +119,15 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         self._public_key = key
 
     @contextmanager
-    def may_send(self, name: str, data: bytes | memoryview) -> Iterator[None]:
-        """While this is open the server may ask for a file `name`, which is `data`, and for no other."""
-        self._sendable = name, memoryview(data)
+    def may_send(self, name: str, data: Iterable[bytes | memoryview]) -> Iterator[None]:
+        """While this is open the server may ask for a file `name`, which is `data` in pieces, and for no other."""
+        self._sendable = name, data
         try:
             yield
         finally:
             self._sendable = None
 
-    def checked_file(self, packet: Any) -> memoryview:
+    def checked_file(self, packet: Any) -> Iterable[bytes | memoryview]:
         """The file that the server asks for.
 
         Raises:
@@ -143,11 +143,13 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             )
         return self._sendable[1]
 
-    def send_file(self, data: memoryview) -> None:
+    def send_file(self, data: Iterable[bytes | memoryview]) -> None:
         """Send the file in packets that the server takes, and go on to read its answer."""
         size = min(_FILE_PACKET, self.most_packet - _SPARE)
-        for begin in range(0, len(data), size):
-            self.write_packet(data[begin : begin + size])
+        for piece in data:
+            view = memoryview(piece)
+            for begin in range(0, len(view), size):
+                self.write_packet(view[begin : begin + size])
         self.write_packet(b"")
         # A server that ends the statement earlier does not count the packets that it has not read.
         head = self._rfile.peek(_HEAD)

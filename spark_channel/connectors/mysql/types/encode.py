@@ -3,12 +3,13 @@
 All of it works on whole columns: the bytes of a batch are those of one Arrow array of its lines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from spark_channel.arrow_schema import is_text
+from spark_channel.connectors.files.formats.text_encode import is_long, row_pieces
 from spark_channel.connectors.mysql.types.arrow import members, parts
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.write.encode import (
@@ -53,27 +54,55 @@ def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
 
 def load_lines(
     batch: pa.RecordBatch, columns: Sequence[WriteColumn], *, exact: bool = True
-) -> memoryview:
-    """Lines for `FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '"' ESCAPED BY ''`; NULL is a bare NULL.
+) -> Iterator[memoryview | bytes]:
+    """Lines for `FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '"' ESCAPED BY ''`; NULL is a bare NULL. In pieces:
+    a row with a long value is not in memory as a line.
 
     Raises:
-        BadValueError: the first value found that would come back changed.
+        BadValueError: the first value found that would come back changed; not by the iterator.
     """
-    fields = []
-    for column in columns:
-        text, quotes = _text(storage(batch.column(column.name)), column, exact)
-        if quotes:
-            # Of most columns no text needs quotes: this look is cheaper.
-            found = _marks_of(_bytes_of(text))
-            if b'"' in found:
-                text = pc.replace_substring(text, '"', '""')
-            if found:
-                text = pc.binary_join_element_wise('"', text, '"', "")
-        fields.append(pc.fill_null(text, "NULL"))
-    lines = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
-    # A long value is in memory once for each name that holds it.
-    del fields, text
-    return _bytes_of(pc.binary_join_element_wise(lines, "\n", ""))
+    texts = [_text(storage(batch.column(column.name)), column, exact) for column in columns]
+    names = [str(number) for number in range(len(texts))]
+    rows = pa.RecordBatch.from_arrays([text for text, _ in texts], names=names)
+    return _lines(rows, [quotes for _, quotes in texts])
+
+
+def _lines(rows: pa.RecordBatch, quotes: Sequence[bool]) -> Iterator[memoryview | bytes]:
+    for part, has_long in row_pieces(rows, max(1, rows.num_rows)):
+        if has_long:
+            yield from _long_line(part, quotes)
+            continue
+        fields = list(map(_field, part.columns, quotes))
+        lines = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
+        yield _bytes_of(pc.binary_join_element_wise(lines, "\n", ""))
+
+
+def _field(text: pa.Array, quotes: bool) -> pa.Array:
+    if pa.types.is_binary(text.type):
+        text = _hexadecimal(text)
+    if quotes:
+        # Of most columns no text needs quotes: this look is cheaper.
+        found = _marks_of(_bytes_of(text))
+        if b'"' in found:
+            text = pc.replace_substring(text, '"', '""')
+        if found:
+            text = pc.binary_join_element_wise('"', text, '"', "")
+    return pc.fill_null(text, "NULL")
+
+
+def _long_line(row: pa.RecordBatch, quotes: Sequence[bool]) -> Iterator[memoryview | bytes]:
+    for number, (values, in_quotes) in enumerate(zip(row.columns, quotes, strict=True)):
+        yield b"," if number else b""
+        if not is_long(values):
+            yield _bytes_of(_field(values, in_quotes))
+            continue
+        data, mark = _bytes_of(values), b'"' if in_quotes else b""
+        yield mark
+        for begin in range(0, len(data), _LOOK):
+            part = bytes(data[begin : begin + _LOOK])
+            yield part.replace(b'"', b'""') if in_quotes else part.hex().encode()
+        yield mark
+    yield b"\n"
 
 
 def insert_values(
@@ -83,6 +112,8 @@ def insert_values(
     fields = []
     for column in columns:
         text, quotes = _text(storage(batch.column(column.name)), column, exact)
+        if pa.types.is_binary(text.type):
+            text = _hexadecimal(text)
         if _is_binary(column):
             text = pc.binary_join_element_wise("x'", text, "'", "")
         elif quotes:
@@ -126,8 +157,8 @@ def _is_number(column: WriteColumn) -> bool:
     )
 
 
-def _bytes_of(texts: pa.StringArray) -> memoryview:
-    """The bytes of all values of a text array, one after the other; copies nothing."""
+def _bytes_of(texts: pa.StringArray | pa.BinaryArray) -> memoryview:
+    """The bytes of all values of an array, one after the other; copies nothing."""
     _, ends, data = texts.buffers()
     if len(texts) == 0 or data is None:
         return memoryview(b"")
@@ -145,7 +176,8 @@ def _marks_of(data: memoryview) -> set[bytes]:
 
 
 def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, bool]:
-    """The values as text, and whether they need quotes; `exact`: those that the server would change are refused."""
+    """The values as text, or bytes, and whether they need quotes; `exact`: those that the server would change are
+    refused."""
     kind = array.type
     name, sizes, _ = parts(column.declared)
     _refuse_filled_nulls(array, column, name)
@@ -200,7 +232,7 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
             column,
             f"column {column.target!r} is {column.declared}, which pads with zeros",
         )
-    return _hexadecimal(array), False
+    return array, False
 
 
 _BYTES = {"tiny": 2**8 - 1, "": 2**16 - 1, "medium": 2**24 - 1}
@@ -315,8 +347,8 @@ def _hexadecimal(array: pa.Array) -> pa.Array:
             )
         )
     places = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], offset=array.offset)
-    doubled = pc.multiply(places, pa.scalar(2, pa.int32()))
-    digits = pa.py_buffer(bytes(data).hex().encode())
+    doubled = pc.multiply(pc.subtract(places, places[0]), pa.scalar(2, pa.int32()))
+    digits = pa.py_buffer(_bytes_of(array).hex().encode())
     if array.offset and validity is not None:
         return pa.array(
             [None if value is None else value.hex() for value in array.to_pylist()], pa.string()

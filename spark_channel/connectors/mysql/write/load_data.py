@@ -1,7 +1,7 @@
 """Sends batches to a MySQL server by LOAD DATA LOCAL or INSERT: each row is stored as it is, or refused."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 import pyarrow as pa
@@ -112,7 +112,7 @@ class RowSender:
         for text, rows in insert_values(part, self._columns, self._packet, exact=self._exact):
             self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{ending}", rows)
 
-    def _load(self, lines: memoryview, rows: int) -> None:
+    def _load(self, lines: Iterable[memoryview | bytes], rows: int) -> None:
         names, sets = assignments(self._columns, quoted)
         with self._session.may_send(_FILE, lines):
             self._run(
