@@ -29,9 +29,15 @@ __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "Tr
 
 _BLOCKED_SECONDS = 0.005
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
+_MOST_DELAY = 4.0
+"""Seconds by which the rows of a limited transfer reach the target later than they came, at most."""
+_DELAY_SHRINKS = 0.02
+"""By this part of the time it becomes shorter, where one task was slow: rows come so much faster meanwhile."""
+_LIMITED_WAITING_PART = 1 / 4
 _WAITING_PART = 1 / 8
 """Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
-of one task slowly, and tasks without rows, as filters make them, must not keep the next one from being read."""
+of one task slowly, and tasks without rows, as filters make them, must not keep the next one from being read. Under a
+limit two tasks should fit: one waits until those before it are in the target, while another one is read."""
 _NATIVE_PART = 1 / 4
 """Native rows come in small pieces, which the target takes as they are: more of them in memory make no copy faster."""
 _MOST_WAITING = 8
@@ -228,6 +234,10 @@ class GroupTransfer:
         self._outcomes: list[TaskOutcome] = []
         self._error: BaseException | None = None
         self._writing = len(self._lanes)
+        self._delay = 0.0
+        """Seconds from when a limited task's rows came to when they are brought to the target: as long as the slowest
+        task took to come. The same for all, so that the target sees the limit as it was used, only later."""
+        self._failed = threading.Event()
         self._over = threading.Event()
         """All writers have ended; or one hangs, and is not waited for."""
 
@@ -305,7 +315,8 @@ class GroupTransfer:
     def _weight(self, waiting: _InFlight) -> float:
         rows = waiting.rows / self._work.capacity_rows
         part = max(rows, waiting.nbytes / self._work.capacity_bytes)
-        return max(part / _WAITING_PART, 1 / _MOST_WAITING)
+        most = _WAITING_PART if self._limiter is None else _LIMITED_WAITING_PART
+        return max(part / most, 1 / _MOST_WAITING)
 
     def _next(self) -> _InFlight | None:
         with self._lock:
@@ -380,6 +391,8 @@ class GroupTransfer:
                 drain(in_flight.channel, task_writer, steps, plan, log, counters)
                 task_writer.overlapped = lane.holds or ended >= _MANY_BEFORE
                 task_writer.arrived_seconds = in_flight.arrived_seconds
+                if task_writer.spreads and task_writer.overlapped:
+                    self._await_turn(in_flight)
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()
@@ -394,6 +407,17 @@ class GroupTransfer:
             return TaskOutcome(task.id, None, log.finish())
         counters.enter(Phase.DONE)
         return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
+
+    def _await_turn(self, in_flight: _InFlight) -> None:
+        """Wait until the rows of the task may be brought to the target; one of which no two fit does not wait."""
+        if self._weight(in_flight) >= 1.0:
+            return
+        with self._lock:
+            took = in_flight.arrived_seconds
+            shorter = self._delay - _DELAY_SHRINKS * took / len(self._lanes)
+            self._delay = max(shorter, min(took, _MOST_DELAY))
+            until = in_flight.begun + self._delay
+        self._failed.wait(max(0.0, until - SYSTEM_CLOCK.now()))
 
     @contextlib.contextmanager
     def _opened(
@@ -451,6 +475,7 @@ class GroupTransfer:
             if self._error is None:
                 self._error = error
             channels = list(self._open.values())
+        self._failed.set()
         for channel in channels:
             channel.fail(self._error)
         for lane in self._lanes:

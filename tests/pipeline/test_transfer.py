@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.errors import BatchRefusedError, SourceError, TargetError
@@ -22,8 +23,10 @@ from spark_channel.pipeline import (
     TransferSource,
     TransferWork,
 )
+from spark_channel.pipeline.transfer import _InFlight
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, DirtyLimit, Phase
+from spark_channel.testing import VirtualClock
 from spark_channel.transform import prepare
 from tests.pipeline.fakes import SCHEMA, MemoryReader, batch
 
@@ -41,6 +44,7 @@ class Table(Writer):
         self.refuses, self.before, self.ends = refuses, before, ends
         self.rows: dict[int, list[int]] = {}
         self.rolled_back: list[int] = []
+        self.spreads = False
         self.most_open = self.now_open = 0
         self.lock = threading.Lock()
 
@@ -61,6 +65,7 @@ class Table(Writer):
 class TableTask(TaskWriter):
     def __init__(self, owner: Table, task: int, attempt: int) -> None:
         self.owner, self.task, self.attempt = owner, task, attempt
+        self.spreads = owner.spreads
         self.rows: list[int] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -281,6 +286,57 @@ def test_the_time_in_which_the_task_before_is_paid_is_not_the_next_ones() -> Non
     transfer(MemoryReader(2), Table(ends=end), group(4, 1), limiter=limiter).run()
     assert len(arrived) == 4
     assert 0 < sum(arrived.values()) <= SYSTEM_CLOCK.now() - begun
+
+
+class Waits(threading.Event):
+    """Keeps the seconds of each wait, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return False
+
+
+def test_rows_of_all_tasks_are_brought_to_a_target_as_long_after_they_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the limit let through evenly arrives evenly, also where the next task came in half the time."""
+    clock = VirtualClock(100.0)
+    monkeypatch.setattr("spark_channel.pipeline.transfer.SYSTEM_CLOCK", clock)
+    moving = transfer(MemoryReader(), Table(), group(4, 1), limiter=RateLimiter(10))
+    moving._failed = waits = Waits()
+    came = 0.0
+    for seconds in (2.0, 1.0, 1.0, 30.0):
+        task = _InFlight(Task(0, Split({})), MemoryChannel(), Counters(0, 0), rows=10)
+        task.begun, task.arrived_seconds = 100.0 + came, seconds
+        came += seconds
+        clock.advance(100.0 + came - clock.now())
+        moving._await_turn(task)
+    assert waits.seconds == pytest.approx([0.0, 0.98, 0.96, 0.0])
+
+
+def test_a_task_of_which_no_two_fit_into_the_channel_does_not_wait_for_that() -> None:
+    """The next one could not be read meanwhile."""
+    moving = transfer(MemoryReader(), Table(), group(4, 1), limiter=RateLimiter(10))
+    moving._failed = waits = Waits()
+    task = _InFlight(Task(0, Split({})), MemoryChannel(), Counters(0, 0), rows=30)
+    task.begun, task.arrived_seconds = SYSTEM_CLOCK.now(), 60.0
+    moving._await_turn(task)
+    assert waits.seconds == []
+
+
+def test_a_task_that_cannot_be_spread_is_closed_at_once() -> None:
+    waits = Waits()
+    for spreads in (False, True):
+        target = Table()
+        target.spreads = spreads
+        moving = transfer(MemoryReader(1), target, group(5, 1), limiter=RateLimiter(10_000))
+        moving._failed = waits
+        moving.run()
+        assert bool(waits.seconds) == spreads
 
 
 def test_an_error_of_a_source_ends_all_lanes() -> None:

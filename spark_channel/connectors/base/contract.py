@@ -511,6 +511,9 @@ class TaskWriter(ABC):
     arrived_seconds: float = 0.0
     """How long the host paid for this task's rows, from when those of the task before were paid; 0.0 = not known. That
     may begin before the writer is opened. Set before `close`."""
+    spreads: bool = False
+    """Whether `close` brings the rows to the target over nearly the time in which they came, if it is `overlapped`. The
+    host then calls it as long after the rows came for one task as for another."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

@@ -127,6 +127,8 @@ _SPREAD = 1 / 3
 _LATE, _LATE_NEAR = 4, 2
 """Pieces that are late are so many times as large: each costs a server something beside its rows. The network to a near
 server is known to take less than four pieces: rows that are late there wait for a core."""
+_MOST_LATE = 0.04
+"""Seconds for which pieces that are late are caught up with at once: more of it, and a second would see too much."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
 """The part under a limit, of the time since the last rows were sent; and the most, in seconds."""
 
@@ -147,7 +149,7 @@ class WritePacer(_Pacer):
         return cls(burst_seconds, first=first, least=first, samples=_SEEN_MOVING, clock=clock)
 
     def begin(self, rows: int, spread: float | None) -> None:
-        """Work for so many rows begins. Pieces are spread over `spread` seconds.
+        """Work for so many rows begins. Pieces are spread over `spread` seconds, and longer where the server is late.
 
         None: over four times what they take. The server rests three times as long as a piece took: as it counts, at
         most four times what is usual, and half a second.
@@ -192,7 +194,13 @@ class WritePacer(_Pacer):
             at = stop
 
     def _due(self) -> float:
-        return super()._due() if self._free_at is None else self._free_at
+        if self._free_at is not None:
+            return self._free_at
+        due = super()._due()
+        too_late = self._clock.now() - due - _MOST_LATE
+        if too_late > 0:
+            self._began += too_late
+        return due + max(0.0, too_late)
 
 
 def spread_of(gathered: float, since: float, room: float, *, is_limited: bool) -> float:
@@ -207,20 +215,24 @@ def spread_of(gathered: float, since: float, room: float, *, is_limited: bool) -
 
 
 _ADDING_SECONDS, _ADDING_PART = 2.0, 0.2
-_OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.8
-"""The target sees 1.2 times the limit in a second; with a part of 0.6 it sees 1.6 times, and with 0.9 eight tasks use
-94 % of the limit."""
+_OVERLAPPED_SECONDS, _OVERLAPPED_PART, _COMMIT_SECONDS = 4.0, 0.96, 0.04
+"""The target sees 1.04 times the limit in a second. The rest of the time is for the commit and the next begin, which
+take a short task more of it."""
+_ROOMY, _CROWDED_PART = 4.0, 0.8
+"""Where fewer tasks fit into the channel, the reader waits for the target: it ends sooner, or the limit is not used."""
 
 
 def adding_seconds(took: float, room: float, *, overlapped: bool) -> float:
     """Return the seconds over which the rows of a limited task, which came in `took` seconds, are added at its end.
 
-    `overlapped`: the next task is read meanwhile, for the part `room` of the time at most. Then they may take longer:
-    the slower, the less is seen of it.
+    `overlapped`: the next task is read meanwhile, and the channel has room for `room` of them. Then they may take
+    longer: the slower, the less is seen of it.
     """
     seconds = min(_ADDING_SECONDS, _ADDING_PART * took)
     if overlapped:
-        seconds = max(seconds, min(_OVERLAPPED_SECONDS, min(_OVERLAPPED_PART, room) * took))
+        part = _OVERLAPPED_PART if room > _ROOMY else min(_CROWDED_PART, room)
+        longest = min(_OVERLAPPED_SECONDS, part * took)
+        seconds = max(seconds, min(longest, max(took / 2, took - _COMMIT_SECONDS)))
     return seconds
 
 

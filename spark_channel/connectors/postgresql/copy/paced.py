@@ -5,6 +5,7 @@ for a row. So the first rows of each turn are a short COPY, which is measured. T
 works for no longer than a burst at a time; else they are short ones, too.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -32,6 +33,10 @@ _FED = 2
 """A row costs so many times less in a COPY that is fed than in a short one."""
 _FED_SECONDS = 0.75
 """How long one is fed at most."""
+_BUFFERED_SECONDS = 0.05
+"""For so long the server gathers rows at most before it adds them: more would come together."""
+_SHORT_ROWS, _SHORT_SECONDS = 50, 0.1
+"""A short COPY has so many rows, or those of so many seconds: fewer cost too much, more would come together."""
 
 
 class Target(Protocol):
@@ -57,11 +62,14 @@ class PacedCopy:
             _log.debug("the network's round trip was not measured: %s", error)
         self._pacer = WritePacer(_BURST_SECONDS, empty_seconds=way, clock=clock)
         self._short_rows = self._fed_rows = 0
+        self._rows_per_second = math.inf
 
     def begin(self, rows: int, spread: float, *, short_rows: int = 0) -> None:
         """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0."""
         self._pacer.begin(rows, spread)
-        self._short_rows = short_rows
+        self._rows_per_second = rows / spread if spread else math.inf
+        most = max(_SHORT_ROWS, int(_SHORT_SECONDS * rows / spread)) if spread else rows
+        self._short_rows = min(most, short_rows or most)
         self._fed_rows = max(1, int(rows * min(1.0, _FED_SECONDS / spread))) if spread else rows
 
     def copy(
@@ -76,7 +84,7 @@ class PacedCopy:
         pacer, at = self._pacer, 0
         while at < rows.num_rows:
             pacer.rest()
-            is_fed, short = self._is_fed(rows), min(pacer.rows, self._short_rows or pacer.rows)
+            is_fed, short = self._is_fed(rows), min(pacer.rows, self._short_rows)
             if at and is_fed:
                 part = encode(rows.slice(at, self._fed_rows))
                 session.copy(schema, table, part, self._between(part))
@@ -103,6 +111,8 @@ class PacedCopy:
         return rest
 
     def _is_fed(self, rows: pa.RecordBatch | pa.Table) -> bool:
-        """Whether the server works for no longer than a burst when it adds rows to the table."""
+        """Whether the server works for no longer than a burst when it adds rows to the table, and adds them often."""
         width = max(1, int(rows.nbytes) // max(1, rows.num_rows))
-        return bool(self._pacer.rows * _FED >= min(_ADDED_ROWS, _ADDED_BYTES // width))
+        added = min(_ADDED_ROWS, _ADDED_BYTES // width)
+        is_often = added <= _BUFFERED_SECONDS * self._rows_per_second
+        return is_often and bool(self._pacer.rows * _FED >= added)

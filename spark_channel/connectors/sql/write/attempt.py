@@ -61,6 +61,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
         self._tally = self._claim.tally
         self._clock: Clock = SYSTEM_CLOCK
         self._loading: Loading[S] = database.loading(self._claim, stages=True)
+        self.spreads = self._loading.is_paced
         self._connection = _Connection(database, self._claim, self._loading)
         self._policy = _policy(database, self._claim, self._loading, self._connection)
         self._is_limited = database.options.is_limited
@@ -166,6 +167,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
         loading = self._database.loading(self._claim, stages=False)
         self._connection.close()  # another loader makes its session ready
         self._loading = self._connection.loading = loading
+        self.spreads = loading.is_paced
         self._policy = _policy(self._database, self._claim, loading, self._connection)
         self._policy.open()
 
@@ -188,7 +190,11 @@ class TaskAttempt(TaskWriter, Generic[S]):
         took = max(self.arrived_seconds, self._clock.now() - self._came_at)
         spread = 0.0
         if self._loading.is_paced:
-            room = self._database.options.capacity_rows / max(1, self._tally.rows)
+            options, tally = self._database.options, self._tally
+            room = min(
+                options.capacity_rows / max(1, tally.rows),
+                options.capacity_bytes / max(1, tally.nbytes),
+            )
             spread = adding_seconds(took, room, overlapped=self.overlapped)
         try:
             return self._policy.finish(_Ending(self.tolerant, self.refused, spread))
