@@ -36,6 +36,7 @@ from spark_channel.connectors.postgresql.write.dialect import (
 from spark_channel.connectors.postgresql.write.loader import TASK_SECONDS, postgres_loading
 from spark_channel.connectors.postgresql.write.merge import keys_sql
 from spark_channel.connectors.postgresql.write.staged_rows import (
+    add_comment,
     check_staged,
     is_there,
     naming_table,
@@ -315,9 +316,7 @@ class PostgresDatabase(TableDatabase[PgWriteSession]):
                 session.execute(f"DROP TABLE IF EXISTS {table.sql}")
         with naming_table(table):
             session.execute(_create_sql(self.options, plan, table.sql))
-        if self.options.table_comment is not None:
-            comment = literal_sql(self.options.table_comment)
-            session.execute(f"COMMENT ON TABLE {table.sql} IS {comment}")
+        add_comment(session, table, self.options)
         made = find_table(session, table.sql)
         assert made is not None
         own = _matched(self, plan, made, context, table.name)

@@ -22,6 +22,7 @@ from spark_channel.errors import CommitError, TargetError
 __all__ = [
     "CHUNKS",
     "HELD",
+    "add_comment",
     "bring_staged",
     "check_staged",
     "is_there",
@@ -171,12 +172,19 @@ def publish_stage(
             session.execute(f"ALTER TABLE {stage} SET SCHEMA {quoted_name(target.schema)}")
             stage = table_sql(target.schema, plan.staging)
         session.execute(f"ALTER TABLE {stage} RENAME TO {quoted_name(target.name)}")
-    if options.table_comment is not None:
-        comment = literal_sql(options.table_comment)
-        session.execute(f"COMMENT ON TABLE {target.sql} IS {comment}")
+    add_comment(session, target, options)
     if target.key:
         session.execute(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
     return True
+
+
+def add_comment(
+    session: PgWriteSession, target: TargetTable, options: PostgresWriteOptions
+) -> None:
+    """Give a new table the comment of option `tableComment`."""
+    if options.table_comment is not None:
+        comment = literal_sql(options.table_comment)
+        session.execute(f"COMMENT ON TABLE {target.sql} IS {comment}")
 
 
 def _bring_into_new(
@@ -190,6 +198,7 @@ def _bring_into_new(
     assert plan.new_table is not None
     with naming_table(plan.target):
         session.execute(plan.new_table.create.replace(TABLE, plan.target.sql))
+    add_comment(session, plan.target, options)
     if plan.target.key:
         keys = keys_sql(plan.target)
         session.execute(f"ALTER TABLE {plan.target.sql} ADD PRIMARY KEY ({keys})")

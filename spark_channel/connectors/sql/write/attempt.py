@@ -1,9 +1,10 @@
 """One attempt of one task: its rows are gathered, loaded, and noted beside the claim.
 
-A database says by its `Loading` how rows get there, and the attempt takes one of three policies. `Staged` is that of
-`commit=job`: rows are committed into staging, and the driver publishes them. The other two are those of `commit=task`,
-whose rows and note are one transaction: `Direct` has it open from the first row on, `Held` opens it when all rows have
-come, and lets them wait in memory or in staging until then.
+A database says by its `Loading` how rows get there, and the attempt takes one of three policies. By `_Staged` rows of
+`commit=job` are committed into staging, and the driver publishes them. By the other two, those of `commit=task` and of
+one pass, rows and note are one transaction: `_Direct` has it open from the first row on, `_Held` opens it when all rows
+have come, and lets them wait in memory or in staging until then. A few rows of `commit=job` are held, too, and go to
+the driver in the receipt.
 """
 
 from collections.abc import Callable

@@ -119,10 +119,13 @@ class WriteDatabase(WriteSessions[S], Protocol[S]):
     ) -> bool:
         """`commit=job`: count the staged rows, then `pre_sql`; then make or empty the table, and bring them in.
 
+        Rows that are staged in files are counted as they are brought in: `pre_sql` of a file commits with them.
+
         Whether it made the table, which is then to be completed.
 
         Raises:
-            CommitError: the staged rows are not exactly what `receipts` promise. `pre_sql` has not run then.
+            CommitError: the staged rows are not exactly what `receipts` promise. A `pre_sql` that could have committed
+                has not run.
         """
         ...
 

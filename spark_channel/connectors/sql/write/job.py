@@ -618,7 +618,7 @@ class SqlWriter(Writer, Generic[S]):
                 f"publish {plan.job}",
                 lambda session: self._drop_staging(session, plan),
             )
-        except TargetError as error:  # the rows are published all the same
+        except TargetError as error:  # a later job removes it
             self._warn_of_staging(plan, error)
 
     def _warn_of_staging(self, plan: SqlPlan, error: TargetError) -> None:

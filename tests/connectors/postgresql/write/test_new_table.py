@@ -206,7 +206,7 @@ def test_columns_that_are_read_as_texts_keep_their_types(
     )
     other = PostgresServerOfOther(target)
     with caplog.at_level(logging.WARNING):
-        copy(engine, end(pg), other.end(createTable="auto", commit=commit))
+        copy(engine, end(pg), other.end(createTable="auto", commit=commit, tableComment="it's"))
     types = (
         "SELECT string_agg(format_type(atttypid, atttypmod), ' ' ORDER BY attnum) FROM pg_attribute "
         "WHERE attrelid = 'orders'::regclass AND attnum > 0"
@@ -218,6 +218,7 @@ def test_columns_that_are_read_as_texts_keep_their_types(
     rows = "SELECT md5(string_agg(o::text, ';' ORDER BY id)) FROM orders o"
     assert other.psql(rows) == pg.psql(rows)
     assert other.psql("SELECT count(*) FROM pg_indexes WHERE tablename = 'orders'") == "1"
+    assert other.psql("SELECT obj_description('orders'::regclass)") == "it's"
     assert "type mood of how: createTable=full carries it" in caplog.text
     assert "trial" not in other.psql("SELECT string_agg(relname, ' ') FROM pg_class")
 
