@@ -76,6 +76,10 @@ class IcebergLake(LakeTable):
         self.store, self.base = store_at(io, location)
         return io
 
+    def full(self, path: str) -> str:
+        assert self.place is not None
+        return posixpath.join(self.place[0], path)
+
     def open(self) -> "IcebergState | None":
         from pyiceberg.exceptions import NoSuchTableError
 

@@ -482,9 +482,10 @@ class LakePublisher(Writer):
             if own is not None and run.run.name == own.run and given_back:
                 run.run.remove(keep=self._visible(lake, run.publishing))
             elif _has_ended(claim, run_claim):
-                self._remove_run(
-                    run.run, published if _may_have_published(claim, run_claim) else None
-                )
+                if _may_have_published(claim, run_claim):
+                    self._remove_run(run.run, published)
+                else:  # or its claim was forgotten, and the table has its files
+                    run.run.remove(keep=self._visible(lake, run.publishing))
             elif only is None and run.run.is_dead(run_claim):
                 # First: the log may soon forget that the run's claim was taken away.
                 run.run.end()
@@ -498,15 +499,12 @@ class LakePublisher(Writer):
         remove_stray_notes(lake.store, lake.base)
 
     @staticmethod
-    def _remove_run(run: Run, published: Collection[str] | None) -> None:
-        """Remove an ended run's files but those that are `published`; None: it has published none.
+    def _remove_run(run: Run, published: Collection[str]) -> None:
+        """Remove an ended run's files but those that are `published`.
 
         The log's history may know a claim that is newer than what was read of the run. So its publications are read
         once more, and it was not removed in between if the run's first note is still there.
         """
-        if published is None:
-            run.remove()
-            return
         keep = {*published, *run.publishing()}
         if run.about() is not None:
             run.remove(keep=keep)
@@ -520,7 +518,7 @@ class LakePublisher(Writer):
             paths_there = {file.path for file in state.files()}
         except UnsupportedError:  # another writer has deleted rows of them since
             return paths
-        return [path for path in paths if posixpath.join(lake.base, path) in paths_there]
+        return [path for path in paths if lake.full(path) in paths_there]
 
     def _close(self, lake: LakeTable, run: FoundRun) -> bool:
         """Take a dead run's claim away. False = the log says something else by now."""
@@ -729,8 +727,10 @@ def _has_ended(claim: Claim | None, run_claim: HeldClaim) -> bool:
     """Whether the log rejects every later publish of the run."""
     if claim is None:
         return False
-    if claim.has_published(run_claim.position) or not claim.owner:
+    if claim.has_published(run_claim.position):
         return True
+    if not claim.owner:  # one of an earlier run: the table was looked at before this run took it
+        return claim.epoch >= run_claim.epoch
     return claim.epoch > run_claim.epoch and not _is_own(claim, run_claim)
 
 

@@ -1,5 +1,6 @@
 """The interface of a lakehouse table for writers: one state of its log, and a conditional commit of the next state."""
 
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,6 +181,10 @@ class LakeTable(ABC):
     @abstractmethod
     def open(self) -> TableState | None:
         """The newest version; None = the table does not exist."""
+
+    def full(self, path: str) -> str:
+        """A path that is relative to the table, as `TableFile` has it."""
+        return posixpath.join(self.base, path)
 
     def renew(self, columns: pa.Schema) -> TableState | None:
         """Get credentials again that a catalog vends for a time: the tasks of a write may have taken longer. Return the

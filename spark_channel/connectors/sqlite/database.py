@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
@@ -16,8 +17,8 @@ from spark_channel.connectors.sql.write.loading import Loading
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sqlite.definition import tried
-from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
+from spark_channel.connectors.sqlite.definition import read_definition, tried
+from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
 from spark_channel.connectors.sqlite.loader import SqliteLoader, encoded, insert_files
 from spark_channel.connectors.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sqlite.session import (
@@ -64,6 +65,10 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
         index_names = () if session is None else self.dialect.index_names(session, place.schema)
         name_of = free_names({place.name, *index_names}, None, folds=True)
         return tried(definition, rows, place.name, name_of)
+
+    def read_definition(self, session: SqliteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, SqliteTable)
+        return read_definition(session, table)
 
     def loading(
         self, claim: TaskClaim[SqliteSession], *, stages: bool = True

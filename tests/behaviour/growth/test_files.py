@@ -11,7 +11,6 @@ from deltalake import DeltaTable, Schema
 
 import spark_channel
 from spark_channel.connectors.base import compaction
-from spark_channel.transfers import plan as plans
 from tests.connectors.iceberg.helpers import create, options_of, shop
 
 _FORMATS = {
@@ -83,6 +82,5 @@ def test_channels_that_the_user_asks_for_are_opened(tmp_path: Path) -> None:
 
 
 def test_more_rows_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (plans, compaction):
-        monkeypatch.setattr(place, "FEW_ROWS", 999)
+    monkeypatch.setattr(compaction, "FEW_ROWS", 999)
     assert _copied(tmp_path, "parquet", 1000) > 1

@@ -298,6 +298,42 @@ def test_a_run_that_seemed_dead_wakes_after_the_log_has_forgotten_that_it_was_en
     assert target.staged() == []
 
 
+def test_a_published_file_stays_when_its_claim_is_forgotten(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver died before it tidied up."""
+    writer, plan, receipts = _stage(target, WriteContext("named", txn=("n", 1)), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "remove", lambda *_, **__: None)
+        writer.commit(plan, receipts)
+    _die(target, plan)
+    kept = [claim for claim in writer.kept_claims() if claim.kind == "txn"]
+    assert len(writer.forget_claims(kept)) == 1
+    _write(target, "next", 2)
+    assert target.seen() == Counter([1, 2])
+    assert target.staged() == []
+
+
+def test_a_batch_that_begins_while_another_job_looks_for_ended_runs_keeps_its_files(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That job has read the table before, and finds the batch's note with a claim that it does not know."""
+    writer, plan, receipts = _stage(target, _batch(0), 0)
+    writer.commit(plan, receipts)
+    begun: list[tuple[LakeWriter, WritePlan, list[Receipt]]] = []
+
+    def later(*place: Any) -> Any:
+        monkeypatch.setattr(publish, "all_runs", all_runs)
+        begun.append(_stage(target, _batch(1), 1))
+        return all_runs(*place)
+
+    monkeypatch.setattr(publish, "all_runs", later)
+    _write(target, "other", 7)
+    ((batch, batch_plan, batch_receipts),) = begun
+    batch.commit(batch_plan, batch_receipts)
+    assert target.seen() == Counter([0, 1, 7])
+
+
 def test_a_job_makes_one_version_and_one_with_a_transaction_id_two(target: Target) -> None:
     def versions() -> int:
         table: Any = _state(target)._table  # type: ignore[attr-defined] # of both formats

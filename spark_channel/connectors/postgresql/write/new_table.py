@@ -4,6 +4,7 @@ The parts are tried on an empty table in a transaction that is rolled back, befo
 refuses (a function or a type that it lacks) is left out, and named with the server's reason.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,6 +62,8 @@ _OWN = (
 )
 
 _TEXT_TYPES = frozenset({"text", "character varying", "character", "bpchar", "name", '"char"'})
+_OF_A_SERVER = re.compile("money|reg[a-z]+")
+"""Types whose texts another server may read as another value, or not at all: they depend on its settings and names."""
 
 NameOf = Callable[[str], str]
 
@@ -246,7 +249,8 @@ def types_of_texts(
         kind = None if number < 0 else rows.field(number).type
         values = kind.value_type if kind is not None and is_list(kind) else kind
         words = column.declared.removesuffix("[]").partition("(")[0]
-        if values is not None and is_text(values) and words not in _TEXT_TYPES:
+        is_kept = words not in _TEXT_TYPES and not _OF_A_SERVER.fullmatch(words)
+        if values is not None and is_text(values) and is_kept:
             types[column.name] = column.declared
     return types
 
