@@ -6,7 +6,6 @@ there has no log: the first driver that creates it publishes, and the others fin
 """
 
 import dataclasses
-import posixpath
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
