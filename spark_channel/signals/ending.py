@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -89,21 +89,32 @@ def ending_on_sigterm(leave: Callable[[], None] = lambda: None) -> Iterator[None
     """While the block runs, SIGTERM raises `SystemExit` in the main thread: docker, Kubernetes and systemd ask so.
 
     A block that has not ended after 4 s waits for a server that does not answer, and the program ends: what a job
-    staged is then left to a later one, as after `kill -9`. `leave` is called before, and when a signal has ended the
-    block: for what threads that are left behind still do.
+    staged is then left to a later one, as after `kill -9`. `leave` is called before, and when SIGTERM has ended the
+    block: for what threads that are left behind still do. Not for Ctrl-C or `sys.exit`, which a caller may catch,
+    as a notebook does, while other threads go on with their jobs.
     """
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _terminate)
+    is_heard = False
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        nonlocal is_heard
+        is_heard = True
+        _terminate(number, frame)
+
+    signal.signal(signal.SIGTERM, terminate)
     last = threading.Timer(_END_SECONDS, _exit, (leave,))
     last.daemon = True
     try:
         with woken_by_signals(last.start):
             yield
-    except (KeyboardInterrupt, SystemExit):
-        leave()
+    except BaseException:
+        last.cancel()  # the block has ended
+        if is_heard:
+            with suppress(Exception):  # the signal's error goes on
+                leave()
         raise
     finally:
         last.cancel()
@@ -111,11 +122,14 @@ def ending_on_sigterm(leave: Callable[[], None] = lambda: None) -> Iterator[None
 
 
 def _exit(leave: Callable[[], None]) -> None:
-    leave()
-    # In a program that began without a standard error, that number may be a file of rows.
-    if sys.__stderr__ is not None and select.select([], [2], [], 0)[1]:
-        os.write(2, _NOT_ENDED)
-    os._exit(TERMINATED)
+    try:
+        with suppress(Exception):
+            leave()
+        # In a program that began without a standard error, that number may be a file of rows.
+        if sys.__stderr__ is not None and select.select([], [2], [], 0)[1]:
+            os.write(2, _NOT_ENDED)
+    finally:
+        os._exit(TERMINATED)
 
 
 class SigtermHandler:

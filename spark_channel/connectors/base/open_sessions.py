@@ -4,6 +4,7 @@ PostgreSQL and MySQL notice that a client is gone only when they next read from 
 waits for a lock waits on, until it gets the lock and takes it from others.
 """
 
+import os
 import threading
 import weakref
 from contextlib import suppress
@@ -24,28 +25,48 @@ class CancelledAtEnd(Protocol):
         """Have the server end the statement that runs, if one does. Called by any thread; what it raises is lost."""
 
 
-_sessions: "weakref.WeakSet[CancelledAtEnd]" = weakref.WeakSet()
-_lock = threading.Lock()
+class _OpenSessions:
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the sessions are its parent's, and a thread that is not here may hold the lock."""
+        self._sessions: weakref.WeakSet[CancelledAtEnd] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, session: CancelledAtEnd) -> None:
+        with self._lock:
+            self._sessions.add(session)
+
+    def all(self) -> list[CancelledAtEnd]:
+        with self._lock:
+            return list(self._sessions)
 
 
-def note_open(session: CancelledAtEnd) -> None:
-    with _lock:
-        _sessions.add(session)
+_open = _OpenSessions()
+note_open = _open.add
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open.forget)
 
 
 def cancel_all() -> None:
     """As the process ends: what still runs belongs to threads that are left behind."""
-    with _lock:
-        sessions = list(_sessions)
     threads = [
         threading.Thread(target=_cancel, args=(session,), name="spark-channel-cancel", daemon=True)
-        for session in sessions
+        for session in _open.all()
     ]
-    for thread in threads:
-        thread.start()
+    started = [thread for thread in threads if _is_started(thread)]
     end = SYSTEM_CLOCK.now() + _END_SECONDS
-    for thread in threads:
+    for thread in started:
         thread.join(max(0.0, end - SYSTEM_CLOCK.now()))
+
+
+def _is_started(thread: threading.Thread) -> bool:
+    """Start it; the system may have no thread left, and those that it had are waited for."""
+    with suppress(RuntimeError, MemoryError):
+        thread.start()
+        return True
+    return False
 
 
 def _cancel(session: CancelledAtEnd) -> None:

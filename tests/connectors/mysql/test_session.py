@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -449,3 +450,33 @@ def test_required_tls_that_the_server_has_not_is_an_error(mariadb_server: Mariad
     parsed, _ = MysqlWriteOptions.parse({**mariadb_server.login, "dbtable": "t"})
     with MysqlSession(parsed, TargetError, patient=False) as session:
         assert session.value("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["its server", "another server"])
+def test_a_session_is_ended_on_its_own_server_alone(
+    mariadb_server: MariadbServer, *, same: bool
+) -> None:
+    """Behind a balancer the number may be a session of somebody else."""
+    server = mariadb_server
+    login = options(server.port, user=server.user, password=server.password)
+    with MysqlSession(login, TargetError) as session:
+        if not same:
+            session._server = {**session._server, "hostname": "another"}
+        session.cancel()
+        number = f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {session.id}"
+        with MysqlSession(login, TargetError) as witness:
+            until = time.monotonic() + 10
+            while (left := witness.rows(number) == [(1,)]) and same and time.monotonic() < until:
+                time.sleep(0.05)
+    assert left is not same
+
+
+def test_a_session_whose_server_does_not_say_who_it_is_is_not_ended(
+    mariadb_server: MariadbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_channel.connectors.mysql.session.connection._SERVER", ("port",))
+    server = mariadb_server
+    login = options(server.port, user=server.user, password=server.password)
+    with MysqlSession(login, TargetError) as session:
+        session.cancel()
+        assert session.rows("SELECT 1") == [(1,)]

@@ -95,6 +95,8 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What PyMySQL raises for bytes that it does not expect while it connects."""
 _UNKNOWN_VARIABLE = 1193
+_SERVER = ("server_uuid", "server_uid", "hostname", "port")
+"""Variables that tell one server from another: MySQL's, that of newer MariaDB, and those that both have."""
 _COM_STMT_PREPARE, _COM_STMT_CLOSE = 0x16, 0x19
 _INCOMPLETE = frozenset({1260, 1301, 1931})
 """Warnings: cut by GROUP_CONCAT, NULL instead of a value above max_allowed_packet
@@ -180,6 +182,7 @@ class MysqlSession(BoundSession):
         self.place = f"{self._address.host}:{self._address.port}"
         self._connection: Any = None
         self._connect_again: Callable[[], Any] = lambda: self._connect(options, False)
+        self._server: dict[str, str] = {}
         self._is_cut = False
         """Whether a signal ended the program while it waited for an answer, which the server may not have noticed."""
         import pymysql
@@ -237,11 +240,9 @@ class MysqlSession(BoundSession):
         except self._failure as error:
             if code_of(error) != _UNKNOWN_VARIABLE:
                 raise
-        names = ", ".join(f"'{name}'" for name in (*SETTINGS, *LEAST))
-        variables = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
-        if changes := settings_to_change(
-            {str(name).lower(): str(value) for name, value in variables}
-        ):
+        variables = _by_name(self.rows(_show((*SETTINGS, *LEAST, *_SERVER))))
+        self._server = _server_of(variables)
+        if changes := settings_to_change(variables):
             self.execute(f"SET SESSION {changes}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
@@ -295,9 +296,18 @@ class MysqlSession(BoundSession):
         return self._connection
 
     def cancel(self) -> None:
-        """See `CancelledAtEnd`. By another connection: the protocol has no request for it."""
-        if self._connection is not None or self._is_cut:
-            with closing(self._connect_again()) as connection, connection.cursor() as cursor:
+        """See `CancelledAtEnd`. By another connection: the protocol has no request for it.
+
+        A balancer, or a name of several addresses, may lead that one to another server, which has given the number to
+        a session of somebody else: it is ended only where the server is known to be the same.
+        """
+        connection = self._connection
+        if not self._is_cut and (connection is None or not connection.open):
+            return
+        with closing(self._connect_again()) as other, other.cursor() as cursor:
+            cursor.execute(_show(_SERVER))
+            server = _server_of(_by_name(cursor.fetchall()))
+            if server and server == self._server:
                 cursor.execute(f"KILL {self.id}")
 
     def close(self) -> None:
@@ -515,6 +525,21 @@ _HINTS = {
     1205: "another session holds a lock for too long: end that, or run again later. ",
     2003: "no server answers there: see 'url', and whether the server runs. ",
 }
+
+
+def _show(names: Iterable[str]) -> str:
+    quoted_names = ", ".join(f"'{name}'" for name in names)
+    return f"SHOW SESSION VARIABLES WHERE Variable_name IN ({quoted_names})"
+
+
+def _by_name(variables: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+    return {str(name).lower(): str(value) for name, value in variables}
+
+
+def _server_of(variables: dict[str, str]) -> dict[str, str]:
+    """{} = the server does not say who it is."""
+    server = {name: variables[name] for name in _SERVER if variables.get(name)}
+    return server if server.keys() - {"port"} else {}
 
 
 def _is_silence(error: BaseException) -> bool:
