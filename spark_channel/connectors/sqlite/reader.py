@@ -29,15 +29,15 @@ class SqliteSplitter(Splitter):
     """See `Splitter`."""
 
     def divider(self) -> tuple[str, ...]:
-        """A declared key stays with its row; other rowids may change with VACUUM or REPLACE, as those of any split."""
+        """A key of NOT NULL columns, which stays with its row: VACUUM and REPLACE change a rowid that is no column."""
         table = self.source.table
         if not isinstance(table, SqliteTable) or table.is_view:
             return ()
+        if table.without_rowid or table.rowid_alias() is not None:
+            return self.source.dialect.split_key(table)
         columns = [column for column in table.columns if column.name in table.primary]
         never_null = all(self.source.dialect.is_never_null(table, column) for column in columns)
-        if table.primary and never_null and table.rowid_alias() is None:
-            return table.primary
-        return self.source.dialect.split_key(table)
+        return table.primary if never_null else ()
 
 
 class SqliteReader(SqlReader):

@@ -137,16 +137,12 @@ ORDER BY a.attnum
 
 
 _DIVIDERS = """
-WITH RECURSIVE tree (oid) AS (
-  SELECT {oid}::oid UNION SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid)
-SELECT current_setting('server_version_num')::int >= 140000 AND NOT EXISTS (
-    SELECT FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'f' OR c.relam NOT IN (0, 2)),
+SELECT current_setting('server_version_num')::int >= 140000
+    AND (SELECT c.relam = 2 FROM pg_catalog.pg_class c WHERE c.oid = {oid}),
   (SELECT array_agg(name) FROM unnest({names}::text[]) AS n (name)
     WHERE has_column_privilege({oid}::oid, name, 'SELECT'))
 """
-"""Whether all tables of which a SELECT reads rows are heaps (2) here, whose pages are scanned by ranges; which of the
-names may be read.
-"""
+"""Whether it is a heap (2), whose pages are scanned by ranges; which of the names may be read."""
 
 
 class PostgresSplitter(Splitter):
@@ -158,7 +154,7 @@ class PostgresSplitter(Splitter):
     def ranges(self) -> list[Split] | None:
         table = self._table
         assert table is not None
-        if self.held and table.kind in ("r", "m"):
+        if self._has_pages(table):
             return self._by_pages(table.pages)
         key = self.source.dialect.split_key(table)
         if not key:
@@ -186,11 +182,12 @@ class PostgresSplitter(Splitter):
         return self._from_rows((name,))
 
     def divider(self) -> tuple[str, ...]:
-        """An UPDATE moves a row to another ctid, so that needs the snapshot, which no other server takes part in."""
+        """A key; without one pages, which need the snapshot, since an UPDATE moves a row to another ctid."""
         table = self._table
         if table is None or table.is_view:
             return ()
-        names = ["ctid", *table.key] if self.held else list(table.key)
+        has_pages = self._has_pages(table)
+        names = [*table.key, "ctid"] if has_pages else list(table.key)
         if not names:
             return ()
         literals = ", ".join(self.source.dialect.literal(name, None) for name in names)
@@ -198,17 +195,20 @@ class PostgresSplitter(Splitter):
             _DIVIDERS.format(oid=table.oid, names=f"ARRAY[{literals}]")
         )[0]
         may_read = set(readable[0] or ())
-        if self.held and has_ranges and "ctid" in may_read:
-            return ("ctid",)
-        return table.key if may_read.issuperset(table.key) else ()
+        if table.key and may_read.issuperset(table.key):
+            return table.key
+        return ("ctid",) if has_pages and has_ranges and "ctid" in may_read else ()
 
     def why_undivided(self) -> str:
         table = self._table
-        if table is None or table.is_view or self.held:
+        if table is None or table.is_view:
             return super().why_undivided()
+        no_key = "the table has no unique key of NOT NULL columns that this login may read"
+        if self.held or not _is_alone(table):
+            return f"{no_key}. Add one, or name a 'partitionColumn' of more values"
         return (
-            "the table has no unique key of NOT NULL columns that this login may read, and an UPDATE moves rows to "
-            "other pages. Add one, or read it by a transfer with snapshot=true, which divides by pages"
+            f"{no_key}, and an UPDATE moves rows to other pages. Add one, or read it by a transfer with snapshot=true, "
+            "which divides by pages"
         )
 
     def looked_at(self) -> tuple[ReadSource, float]:
@@ -222,6 +222,10 @@ class PostgresSplitter(Splitter):
         table = self.source.table
         assert table is None or isinstance(table, PgTable)
         return table
+
+    def _has_pages(self, table: PgTable) -> bool:
+        """Whether its rows stay in their pages, or a statement finds that they were moved."""
+        return self.held and _is_alone(table)
 
     def _by_pages(self, pages: int) -> list[Split]:
         """Good for as long as one snapshot is held, since an update moves a row."""
@@ -779,6 +783,11 @@ class PostgresReader(SqlReader):
             return None
         rows = max(1, most // width)
         return rows if self.options.fetch_size is None else min(rows, self.options.fetch_size)
+
+
+def _is_alone(table: PgTable) -> bool:
+    """Whether all its rows are in one file, of which a statement finds that VACUUM FULL or CLUSTER wrote it anew."""
+    return table.kind in ("r", "m") and not table.is_parent
 
 
 def _declared(source: ReadSource) -> list[PgColumn]:
