@@ -32,7 +32,8 @@ _BLOCKED_SECONDS = 0.005
 _MOST_DELAY = 4.0
 """Seconds by which the rows of a limited transfer reach the target later than they came, at most."""
 _DELAY_SHRINKS = 0.02
-"""By this part of the time it becomes shorter, where one task was slow: rows come so much faster meanwhile."""
+"""By this part of the time that passes it becomes shorter, where one task was slow: rows come so much faster
+meanwhile."""
 _LIMITED_WAITING_PART = 1 / 4
 _WAITING_PART = 1 / 8
 """Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
@@ -227,16 +228,17 @@ class GroupTransfer:
         self._lock = threading.Lock()
         self._queue: deque[Task] = deque(group.tasks)
         self._lanes = [
-            HandoffSlot[_InFlight](self._weight)
+            HandoffSlot[_InFlight](self._weight, SYSTEM_CLOCK)
             for _ in range(min(group.channels, len(group.tasks)))
         ]
         self._open: dict[int, MemoryChannel] = {}
         self._outcomes: list[TaskOutcome] = []
         self._error: BaseException | None = None
         self._writing = len(self._lanes)
-        self._delay = 0.0
+        self._delay, self._delay_at = 0.0, SYSTEM_CLOCK.now()
         """Seconds from when a limited task's rows came to when they are brought to the target: as long as the slowest
-        task took to come. The same for all, so that the target sees the limit as it was used, only later."""
+        task took to come. The same for all, so that the target sees the limit as it was used, only later. Shorter
+        where a lane would stand still for it. And when that was so."""
         self._failed = threading.Event()
         self._over = threading.Event()
         """All writers have ended; or one hangs, and is not waited for."""
@@ -392,7 +394,7 @@ class GroupTransfer:
                 task_writer.overlapped = lane.holds or ended >= _MANY_BEFORE
                 task_writer.arrived_seconds = in_flight.arrived_seconds
                 if task_writer.spreads and task_writer.overlapped:
-                    self._await_turn(in_flight)
+                    self._await_turn(in_flight, lane)
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()
@@ -408,16 +410,30 @@ class GroupTransfer:
         counters.enter(Phase.DONE)
         return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
 
-    def _await_turn(self, in_flight: _InFlight) -> None:
-        """Wait until the rows of the task may be brought to the target; one of which no two fit does not wait."""
-        if self._weight(in_flight) >= 1.0:
+    def _await_turn(self, in_flight: _InFlight, lane: HandoffSlot[_InFlight]) -> None:
+        """Wait until the rows of the task may be brought to the target, or the next tasks could not be read meanwhile.
+
+        A task of which no two fit does not wait, nor one without rows.
+
+        Raises:
+            ChannelError: the group has failed.
+        """
+        if not in_flight.rows or self._weight(in_flight) >= 1.0:
             return
+        took = min(in_flight.arrived_seconds, _MOST_DELAY)
         with self._lock:
-            took = in_flight.arrived_seconds
-            shorter = self._delay - _DELAY_SHRINKS * took / len(self._lanes)
-            self._delay = max(shorter, min(took, _MOST_DELAY))
-            until = in_flight.begun + self._delay
-        self._failed.wait(max(0.0, until - SYSTEM_CLOCK.now()))
+            now = SYSTEM_CLOCK.now()
+            shorter = self._delay - _DELAY_SHRINKS * (now - self._delay_at)
+            self._delay, self._delay_at = max(shorter, took), now
+            wait = in_flight.begun + self._delay - now
+        if wait > 0:
+            with in_flight.counters.trace.timed("wait"):
+                is_blocked = lane.rest(wait)
+            if is_blocked:
+                with self._lock:
+                    self._delay = min(self._delay, took)
+        if self._error is not None:
+            raise self._error
 
     @contextlib.contextmanager
     def _opened(

@@ -52,8 +52,9 @@ class Phase(StrEnum):
 
 PHASES = ("connect", "first_row", "read", "wait", "transform", "write", "publish")
 """`connect`: to the source, and opening the attempt in the target. `first_row`: from asking the source to its first
-batch, without what connecting took; `read`: for the others. `wait`: the reading side, for the limit and for room.
-`publish`: closing the attempt, which makes its rows durable. Reading and writing overlap.
+batch, without what connecting took; `read`: for the others. `wait`: the reading side, for the limit and for
+room; and the writing side under a limit, until rows may reach the target as evenly as they came. `publish`: closing the
+attempt, which makes its rows durable. Reading and writing overlap.
 """
 _LONGEST_NAME = 64
 
@@ -146,7 +147,7 @@ def trace_of(snapshot: "Snapshot", attempts: int) -> TaskTrace:
     waits = sum(
         spent for reason, spent in snapshot.waits.items() if reason.partition(":")[0] != "source"
     )
-    phases = {**snapshot.phases, "wait": waits}
+    phases = {**snapshot.phases, "wait": waits + snapshot.phases.get("wait", 0.0)}
     return TaskTrace(
         snapshot.task,
         attempts,

@@ -128,7 +128,8 @@ _LATE, _LATE_NEAR = 4, 2
 """Pieces that are late are so many times as large: each costs a server something beside its rows. The network to a near
 server is known to take less than four pieces: rows that are late there wait for a core."""
 _MOST_LATE = 0.04
-"""Seconds for which pieces that are late are caught up with at once: more of it, and a second would see too much."""
+"""Seconds for which pieces that are late are caught up with at once: more of it, and a second would see too much. What
+the network takes of a piece is caught up with, too, or each piece would make the rest later."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
 """The part under a limit, of the time since the last rows were sent; and the most, in seconds."""
 
@@ -197,7 +198,7 @@ class WritePacer(_Pacer):
         if self._free_at is not None:
             return self._free_at
         due = super()._due()
-        too_late = self._clock.now() - due - _MOST_LATE
+        too_late = self._clock.now() - due - max(_MOST_LATE, self._empty_seconds)
         if too_late > 0:
             self._began += too_late
         return due + max(0.0, too_late)

@@ -37,6 +37,8 @@ _BUFFERED_SECONDS = 0.05
 """For so long the server gathers rows at most before it adds them: more would come together."""
 _SHORT_ROWS, _SHORT_SECONDS = 50, 0.1
 """A short COPY has so many rows, or those of so many seconds: fewer cost too much, more would come together."""
+_SHORT_WAYS = 2
+"""Or those of so many times what the network takes of one, whatever it costs: with fewer the rows would be late."""
 
 
 class Target(Protocol):
@@ -55,22 +57,27 @@ class PacedCopy:
     def __init__(self, session: Target, cost: RowCost, clock: Clock) -> None:
         """Measure the network's round trip."""
         self._cost, self._clock = cost, clock
-        way = 0.0
+        self._way = 0.0
         try:
-            way = _WAYS * way_seconds(lambda: session.rows("SELECT 1"), clock)
+            self._way = _WAYS * way_seconds(lambda: session.rows("SELECT 1"), clock)
         except TargetError as error:  # the call that sends the rows connects again
             _log.debug("the network's round trip was not measured: %s", error)
-        self._pacer = WritePacer(_BURST_SECONDS, empty_seconds=way, clock=clock)
-        self._short_rows = self._fed_rows = 0
+        self._pacer = WritePacer(_BURST_SECONDS, empty_seconds=self._way, clock=clock)
+        self._short_rows = self._fed_rows = _SHORT_ROWS
+        self._least_rows = 1
         self._rows_per_second = math.inf
 
     def begin(self, rows: int, spread: float, *, short_rows: int = 0) -> None:
-        """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0."""
-        self._pacer.begin(rows, spread)
+        """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0.
+
+        They have more where the network takes so much of one that the rows would be late.
+        """
+        self._pacer.begin(rows, max(spread / 2, spread - self._way))  # the last COPY ends in time
         self._rows_per_second = rows / spread if spread else math.inf
-        most = max(_SHORT_ROWS, int(_SHORT_SECONDS * rows / spread)) if spread else rows
-        self._short_rows = min(most, short_rows or most)
-        self._fed_rows = max(1, int(rows * min(1.0, _FED_SECONDS / spread))) if spread else rows
+        self._least_rows = _due_in(_SHORT_WAYS * self._way, rows, spread) if spread else 1
+        most = max(_SHORT_ROWS, _due_in(_SHORT_SECONDS, rows, spread))
+        self._short_rows = max(1, self._least_rows, min(most, short_rows or most))
+        self._fed_rows = _due_in(_FED_SECONDS, rows, spread)
 
     def copy(
         self,
@@ -84,7 +91,8 @@ class PacedCopy:
         pacer, at = self._pacer, 0
         while at < rows.num_rows:
             pacer.rest()
-            is_fed, short = self._is_fed(rows), min(pacer.rows, self._short_rows)
+            is_fed = self._is_fed(rows)
+            short = max(self._least_rows, min(pacer.rows, self._short_rows))
             if at and is_fed:
                 part = encode(rows.slice(at, self._fed_rows))
                 session.copy(schema, table, part, self._between(part))
@@ -116,3 +124,8 @@ class PacedCopy:
         added = min(_ADDED_ROWS, _ADDED_BYTES // width)
         is_often = added <= _BUFFERED_SECONDS * self._rows_per_second
         return is_often and bool(self._pacer.rows * _FED >= added)
+
+
+def _due_in(seconds: float, rows: int, spread: float) -> int:
+    """How many of `rows` over `spread` seconds are due in so many of them: one at least."""
+    return max(1, int(rows * min(1.0, seconds / spread)) if spread else rows)

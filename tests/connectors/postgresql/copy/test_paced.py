@@ -1,5 +1,6 @@
 """Under a limit rows go by COPY evenly: by one that is fed where the server is quick, else by short ones."""
 
+import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -21,21 +22,23 @@ from spark_channel.testing import VirtualClock
 from tests.connectors.postgresql.pg import Pg
 
 BIT = 1_000
+NEAR_TRIP = 0.0001
 
 
 class _Server:
     """Works so many seconds for each row of a short COPY; notes the rows that arrive, and when."""
 
-    def __init__(self, clock: VirtualClock, row_seconds: float) -> None:
-        self.clock, self.row_seconds = clock, row_seconds
+    def __init__(self, clock: VirtualClock, row_seconds: float, trip: float = NEAR_TRIP) -> None:
+        self.clock, self.row_seconds, self.trip = clock, row_seconds, trip
         self.short: list[int] = []
         self.fed: list[int] = []
         self.ids: list[int] = []
         self.at: list[float] = []
+        self.took = 0.0
         self.cost = RowCost()
 
     def rows(self, sql: str) -> None:
-        self.clock.advance(0.0001)
+        self.clock.advance(self.trip)
 
     def copy(
         self, schema: str, table: str, rows: CopyRows, between: Callable[[int], None] | None = None
@@ -44,13 +47,15 @@ class _Server:
         if between is None:
             self.short.append(rows.count)
             self.at.append(self.clock.now())
-            self.clock.advance(0.0002 + self.row_seconds * rows.count)
+            self.clock.advance(2 * self.trip + self.row_seconds * rows.count)
             return
+        self.clock.advance(self.trip)
         self.fed.append(rows.count)
         whole = len(rows.pieces[0])
         for sent in range(BIT, whole + BIT, BIT):
             self.at.append(self.clock.now())
             between(min(sent, whole))
+        self.clock.advance(self.trip)
 
 
 def _encode(rows: pa.RecordBatch | pa.Table) -> CopyRows:
@@ -63,11 +68,17 @@ def _encode(rows: pa.RecordBatch | pa.Table) -> CopyRows:
 
 
 def _sent(
-    count: int, spread: float, row_seconds: float, *, turns: int = 1, short_rows: int = 0
+    count: int,
+    spread: float,
+    row_seconds: float,
+    *,
+    turns: int = 1,
+    short_rows: int = 0,
+    trip: float = NEAR_TRIP,
 ) -> _Server:
     """The last of some turns."""
     clock = VirtualClock()
-    server = _Server(clock, row_seconds)
+    server = _Server(clock, row_seconds, trip)
     paced = PacedCopy(server, server.cost, clock)
     for _ in range(turns):
         server.short, server.fed, server.ids, server.at = [], [], [], []
@@ -81,6 +92,7 @@ def _sent(
             _encode,
         )
     server.at = [each - begun for each in server.at]
+    server.took = clock.now() - begun
     return server
 
 
@@ -131,7 +143,45 @@ def test_each_row_is_sent_once_and_in_its_order(
     server = _sent(count, spread, row_seconds, turns=turns, short_rows=short_rows)
     assert server.ids == list(range(count))
     assert sum(server.short) + sum(server.fed) == count
-    assert not short_rows or max(server.short) <= short_rows
+    for_network = math.ceil(count * min(1.0, 4 * NEAR_TRIP / spread)) if spread else 0
+    assert not short_rows or max(server.short) <= max(short_rows, for_network)
+
+
+@pytest.mark.parametrize("short_rows", [0, 16], ids=["any size", "in sixteen pieces"])
+@pytest.mark.parametrize("row_seconds", [0.000_001, 0.000_01])
+@pytest.mark.parametrize("rate", [1_000, 20_000])
+@pytest.mark.parametrize("trip", [0.06, 0.1, 0.2])
+def test_rows_come_in_time_however_far_the_server_is(
+    trip: float, rate: int, row_seconds: float, short_rows: int
+) -> None:
+    """A short COPY has the more rows, the more the network takes of it; those of 4 s take no longer."""
+    count, spread = 4 * rate, 0.96 * 4
+    for turns in (1, 2):
+        server = _sent(
+            count,
+            spread,
+            row_seconds,
+            turns=turns,
+            short_rows=short_rows and count // short_rows,
+            trip=trip,
+        )
+        assert server.ids == list(range(count))
+        assert 0.7 * spread < server.took < 4.2
+        assert not server.short or max(server.short) <= max(0.1, 4 * trip) * count / spread
+
+
+def test_a_copy_has_a_row_at_least_before_a_turn_begins_and_in_one_without_rows() -> None:
+    clock = VirtualClock()
+    server = _Server(clock, 0.000_01)
+    paced = PacedCopy(server, server.cost, clock)
+    rows = pa.table({"id": range(100), "v": ["x" * 40] * 100})
+    paced.copy(server, "s", "t", rows, _encode)
+    assert server.ids == list(range(100))
+    for spread in (0.0, 1.0):
+        server.ids = []
+        paced.begin(0, spread)
+        paced.copy(server, "s", "t", rows.slice(0, 3), _encode)
+        assert server.ids == [0, 1, 2]
 
 
 def _writing(pg: Pg) -> PgWriteSession:
