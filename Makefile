@@ -110,8 +110,8 @@ NEAR_MYSQL = test_types.py test_options.py dialect/test_dialect.py test_session.
 NEAR_FILES = formats test_conditional_put.py test_filesystem.py test_where.py
 NEAR_LIBRARIES = $(addprefix tests/connectors/,adbc clickhouse delta duckdb iceberg kafka lake mongodb postgresql redis remote test_hdfs.py) \
   $(addprefix tests/connectors/mysql/,$(NEAR_MYSQL)) $(addprefix tests/connectors/files/,$(NEAR_FILES)) \
-  tests/behaviour/exactly_once tests/testing tests/cli/test_pages.py tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/arrow_schema/test_casts.py tests/test_extras.py
-OF_LIBRARIES = tests/connectors tests/behaviour/exactly_once tests/behaviour/third_party tests/testing tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/arrow_schema/test_casts.py tests/test_extras.py
+  tests/behaviour/exactly_once tests/behaviour/faults/test_locked_sessions.py tests/testing tests/cli/test_pages.py tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/arrow_schema/test_casts.py tests/test_extras.py
+OF_LIBRARIES = tests/connectors tests/behaviour/exactly_once tests/behaviour/faults/test_locked_sessions.py tests/behaviour/third_party tests/testing tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/arrow_schema/test_casts.py tests/test_extras.py
 ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
 	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -o cache_dir=artifacts/pytest-oldest \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning' -W 'ignore::ImportWarning'

@@ -239,7 +239,6 @@ class GroupTransfer:
         """Seconds from when a limited task's rows came to when they are brought to the target: as long as the slowest
         task took to come. The same for all, so that the target sees the limit as it was used, only later. Shorter
         where a lane would stand still for it. And when that was so."""
-        self._failed = threading.Event()
         self._over = threading.Event()
         """All writers have ended; or one hangs, and is not waited for."""
 
@@ -491,7 +490,6 @@ class GroupTransfer:
             if self._error is None:
                 self._error = error
             channels = list(self._open.values())
-        self._failed.set()
         for channel in channels:
             channel.fail(self._error)
         for lane in self._lanes:

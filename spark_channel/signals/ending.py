@@ -113,7 +113,7 @@ def ending_on_sigterm(leave: Callable[[], None] = lambda: None) -> Iterator[None
     except BaseException:
         last.cancel()  # the block has ended
         if is_heard:
-            with suppress(Exception):  # the signal's error goes on
+            with suppress(Exception):  # the signal's error is raised
                 leave()
         raise
     finally:

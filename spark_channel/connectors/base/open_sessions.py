@@ -22,7 +22,7 @@ class CancelledAtEnd(Protocol):
     """An open session."""
 
     def cancel(self) -> None:
-        """Have the server end the statement that runs, if one does. Called by any thread; what it raises is lost."""
+        """Have the server end the statement that runs, if one does. Any thread calls it; its errors are ignored."""
 
 
 class _OpenSessions:
@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def cancel_all() -> None:
-    """As the process ends: what still runs belongs to threads that are left behind."""
+    """Cancel the statements of all open sessions, as the process ends and leaves their threads behind."""
     threads = [
         threading.Thread(target=_cancel, args=(session,), name="spark-channel-cancel", daemon=True)
         for session in _open.all()

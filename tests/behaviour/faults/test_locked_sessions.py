@@ -17,7 +17,7 @@ from tests.cli.test_run import CLI, environment
 from tests.servers.mariadb import MysqlServer
 from tests.servers.postgres import PostgresServer
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.full, pytest.mark.lowest, pytest.mark.timeout(120)]
 
 _WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 _LOCKS = {

@@ -4,7 +4,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -96,7 +96,7 @@ _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError
 """What PyMySQL raises for bytes that it does not expect while it connects."""
 _UNKNOWN_VARIABLE = 1193
 _SERVER = ("server_uuid", "server_uid", "hostname", "port")
-"""Variables that tell one server from another: MySQL's, that of newer MariaDB, and those that both have."""
+"""Variables that differ between servers: MySQL's, that of newer MariaDB, and those that both have."""
 _COM_STMT_PREPARE, _COM_STMT_CLOSE = 0x16, 0x19
 _INCOMPLETE = frozenset({1260, 1301, 1931})
 """Warnings: cut by GROUP_CONCAT, NULL instead of a value above max_allowed_packet
@@ -181,7 +181,7 @@ class MysqlSession(BoundSession):
         self._address = address_of(options)
         self.place = f"{self._address.host}:{self._address.port}"
         self._connection: Any = None
-        self._connect_again: Callable[[], Any] = lambda: self._connect(options, False)
+        self._options = options
         self._server: dict[str, str] = {}
         self._is_cut = False
         """Whether a signal ended the program while it waited for an answer, which the server may not have noticed."""
@@ -299,12 +299,13 @@ class MysqlSession(BoundSession):
         """See `CancelledAtEnd`. By another connection: the protocol has no request for it.
 
         A balancer, or a name of several addresses, may lead that one to another server, which has given the number to
-        a session of somebody else: it is ended only where the server is known to be the same.
+        another session: it is ended only where the server is known to be the same.
         """
         connection = self._connection
         if not self._is_cut and (connection is None or not connection.open):
             return
-        with closing(self._connect_again()) as other, other.cursor() as cursor:
+        other = self._connect(self._options, local_infile=False)
+        with closing(other), other.cursor() as cursor:
             cursor.execute(_show(_SERVER))
             server = _server_of(_by_name(cursor.fetchall()))
             if server and server == self._server:

@@ -7,7 +7,7 @@ client between two. So nothing is set, held or prepared for longer than a transa
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, cast
 
@@ -525,6 +525,12 @@ class PgWriteSession(PgSession, BoundSession):
     def cancel(self) -> None:
         if self.is_open and self._connection.info.transaction_status == TransactionStatus.ACTIVE:
             self._connection.cancel_safe(timeout=1.0)
+
+    def close(self) -> None:
+        """A statement that runs is cancelled first: psycopg before 3.3 leaves one that a signal has interrupted."""
+        with suppress(psycopg.Error):
+            self.cancel()
+        super().close()
 
     def is_reusable(self) -> bool:
         idle = TransactionStatus.IDLE
