@@ -238,7 +238,7 @@ class GroupTransfer:
         self._delay, self._delay_at = 0.0, SYSTEM_CLOCK.now()
         """Seconds from when a limited task's rows came to when they are brought to the target: as long as the slowest
         task took to come. The same for all, so that the target sees the limit as it was used, only later. Shorter
-        where a lane would stand still for it. And when that was so."""
+        where a lane's reader would have to wait for it. `_delay_at` is when it was set."""
         self._over = threading.Event()
         """All writers have ended; or one hangs, and is not waited for."""
 

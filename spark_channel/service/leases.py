@@ -57,7 +57,7 @@ _LISTEN_AGAIN = 2.0
 def leased(
     find: Callable[[], SharedLimitAddress], job: str, name: str, timeout: float
 ) -> Iterator[LeaseLimiter]:
-    """What spends a shared limit in a `with` block, for work that goes on when the limit is served again.
+    """What spends a shared limit in a `with` block, for work that continues when the limit is served again.
 
     `find` returns where it is, now and after each failure: a limit that is served again may have another port.
     A payment raises `ServiceUnavailableError` when the limit has not answered for `timeout` seconds, 2 at least.

@@ -80,7 +80,7 @@ class DuckdbSplitter(Splitter):
         return distinct([text for text, _ in self._values(column, self.advice)])
 
     def _values(self, column: str, count: int) -> list[tuple[str, int]]:
-        """Texts of the values at 0, 1/n, 2/n, ... of a column, and at how many of these places each is."""
+        """The values at 0, 1/n, 2/n, ... of a column as texts, each with the number of these places where it is."""
         places = ", ".join(str(place / count) for place in range(count))
         values = self.source.sql(
             [f"unnest(quantile_disc({column}, [{places}])) AS k"], [f"{column} IS NOT NULL"]

@@ -29,7 +29,7 @@ class SqliteSplitter(Splitter):
     """See `Splitter`."""
 
     def divider(self) -> tuple[str, ...]:
-        """A key of NOT NULL columns, which stays with its row: VACUUM and REPLACE change a rowid that is no column."""
+        """A key of NOT NULL columns, which stays with its row: VACUUM and REPLACE change the rowid of others."""
         table = self.source.table
         if not isinstance(table, SqliteTable) or table.is_view:
             return ()

@@ -45,7 +45,7 @@ OF_NEW_TABLES = (
     "spark_channel.connectors.sql.write.file_database",
     "spark_channel.connectors.sql.write.new_file",
 )
-"""What a copy into a table of PostgreSQL that is there does without."""
+"""A copy into a table of PostgreSQL that is there imports none of them."""
 OWN = {
     *("arrow_schema", "carrier", "channel", "cli", "clock", "connectors", "datax", "errors"),
     *("final_errors", "lazy", "limits", "local", "masking", "observers", "option_types", "options"),

@@ -31,7 +31,7 @@ _TABLES = 6
 _MOST_RUNS = 8
 _SECONDS = 120.0
 _STEPS = ("looked", "claims", "claimed", "noting", "noted")
-"""Of a group: its tables were read, its claims are taken, were taken, rows are noted as published, were noted."""
+"""A group's tables were read, its claims are taken, were taken, rows are noted as published, were noted."""
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,7 @@ class PostgresSplitter(Splitter):
             None if number is None else round(number / share)
             for number in (quantiles.rows, quantiles.nulls)
         )
-        # What no sampled row has, others may have.
+        # Rows that were not sampled may have what no sampled row has.
         counts = quantiles.counts and [round(number / share) for number in quantiles.counts]
         return Quantiles(
             quantiles.bounds, None if nulls and not rows else rows, nulls or None, counts
@@ -786,7 +786,7 @@ class PostgresReader(SqlReader):
 
 
 def _is_alone(table: PgTable) -> bool:
-    """Whether all its rows are in one file, of which a statement finds that VACUUM FULL or CLUSTER wrote it anew."""
+    """Whether all its rows are in one file, which each statement looks at: VACUUM FULL and CLUSTER write another."""
     return table.kind in ("r", "m") and not table.is_parent
 
 

@@ -1,6 +1,6 @@
 """Ranges of about equal rows, from where the values of a sorted column begin. Pure.
 
-A value that many rows have is a range of its own, with the few values behind it: no key of that column can divide it.
+A value that many rows have is a separate range, with the few values behind it: no key of that column can divide it.
 """
 
 import math
@@ -51,7 +51,7 @@ def places_of(parts: int) -> int:
 
 
 def is_odd(value: object) -> bool:
-    """An infinity or NaN, which has no literal in every SQL, and so is no boundary."""
+    """Whether it is an infinity or NaN: not every SQL has a literal for it, so it cannot be a boundary."""
     return isinstance(value, float) and not math.isfinite(value)
 
 
