@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,12 +71,15 @@ def test_a_program_that_has_caught_the_end_of_its_job_goes_on(leave: str) -> Non
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What `leave` and the watchdog did. A session of Spark in this process has a handler, which is put back."""
     done = list[str]()
     monkeypatch.setattr(ending, "_heard", [])
     monkeypatch.setattr(ending, "_shorten_exit", lambda: None)
     monkeypatch.setattr(ending, "_exit", lambda _: done.append("cut off"))
-    return done
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield done
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
