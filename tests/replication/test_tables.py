@@ -273,7 +273,7 @@ def test_many_tables_are_equal_by_verify(
     file: dict[str, Any] = {"source": source.login, "target": target, "streams": source.streams}
     if count == _ALL:
         file["limit"] = {"rows_per_second": str(_LIMIT)}
-    monkeypatch.setattr("spark_channel.service.client.LeaseLimiter", Passing)
+    monkeypatch.setattr("spark_channel.service.leases.LeaseLimiter", Passing)
     monkeypatch.setattr(Passing, "passed", [])
     with local_engine(served=False) as engine:
         replication = load_replication(file)

@@ -32,6 +32,7 @@ TASKS_ONLY = (
     "spark_channel.pipeline.write",
     "spark_channel.service.display",
     "spark_channel.service.client",
+    "spark_channel.service.leases",
     "spark_channel.service.reporter",
     "spark_channel.service.server",
     "spark_channel.transfers.task",

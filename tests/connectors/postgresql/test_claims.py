@@ -413,8 +413,8 @@ def test_whether_the_table_exists_is_asked_in_the_session_of_the_write(
     pg.psql("CREATE TABLE t (id bigint)")
     assert pg.writer("t").exists() is True
     assert pg.writer("t", **login).exists() is True
-    assert pg.writer("t", currentSchema="public").exists() is False
-    assert pg.writer("t", currentSchema=f"public, {pg.schema}").exists() is True
+    assert pg.writer("t", currentSchema="pg_catalog").exists() is False
+    assert pg.writer("t", currentSchema=f"pg_catalog, {pg.schema}").exists() is True
     statement = f"SET search_path = {pg.schema}"
     options = pg.options(dbtable="t", sessionInitStatement=statement)
     del options["currentschema"]
