@@ -39,8 +39,10 @@ _WAITING_PART = 1 / 8
 """Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
 of one task slowly, and tasks without rows, as filters make them, must not keep the next one from being read. Under a
 limit two tasks should fit: one waits until those before it are in the target, while another one is read."""
-_NATIVE_PART = 1 / 4
-"""Native rows come in small pieces, which the target takes as they are: more of them in memory make no copy faster."""
+_NATIVE_PART = 1 / 32
+_LIMITED_NATIVE_PART = 1 / 4
+"""Native rows come in small pieces, which the target takes as they are: more of them in memory make no copy faster.
+Under a limit, whole tasks wait for their turn."""
 _MOST_WAITING = 8
 """The most tasks that wait, however few rows they have: a lane that is free finds none of them."""
 _MANY_BEFORE = 2
@@ -326,9 +328,10 @@ class GroupTransfer:
             task = self._queue.popleft()
             work = self._work
             _, plan = work.target_of(task)
+            native_part = _NATIVE_PART if self._limiter is None else _LIMITED_NATIVE_PART
             channel = MemoryChannel(
                 work.capacity_rows,
-                max(1, round(work.capacity_bytes * (_NATIVE_PART if plan.native else 1))),
+                max(1, round(work.capacity_bytes * (native_part if plan.native else 1))),
                 transaction_rows=work.transaction_rows,
                 limiter=self._limiter,
             )

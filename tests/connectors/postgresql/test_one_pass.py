@@ -3,6 +3,7 @@
 import gzip
 import os
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal
@@ -14,6 +15,7 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors import WritePlan, load_reader
+from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.connectors.postgresql.write import database
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
@@ -65,6 +67,40 @@ def test_rows_and_their_publication_are_one_transaction(pg: Pg) -> None:
     assert writer.abort(plan, [receipt]) == []
     assert pg.psql(_COUNTED) == "1000|1000"
     assert pg.server.connections() == 0
+
+
+def test_a_few_megabytes_of_a_large_table_are_in_memory(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pg.psql(
+        "CREATE TABLE a AS SELECT g::bigint AS id, repeat('x', 1000) AS v FROM generate_series(1, 20000) g"
+    )
+    _table(pg)
+    read, write = PgCopySession.copy, PgWriteSession.copy
+    came, most = 0, 6 << 20
+    is_ahead, sent = threading.Event(), list[int]()
+
+    def counted(session: PgCopySession, sql: str, columns: int, size: int) -> Iterator[Any]:
+        nonlocal came
+        for piece, bounds in read(session, sql, columns, size):
+            came += len(piece)
+            if came - sum(sent) > most:
+                is_ahead.set()
+            yield piece, bounds
+
+    def slow(session: PgWriteSession, schema: str, table: str, rows: Any, *more: Any) -> None:
+        is_ahead.wait(0.0 if sent else 1.0)
+        write(session, schema, table, rows, *more)
+        sent.append(sum(len(piece) for piece in rows.pieces))
+
+    monkeypatch.setattr(PgCopySession, "copy", counted)
+    monkeypatch.setattr(PgWriteSession, "copy", slow)
+    one, other = (pg.options(name="postgresql", dbtable=name) for name in ("a", "t"))
+    report = spark_channel.transfer(None, one, other, channels=1)
+    assert report.path.startswith("rows pass as the source's bytes")
+    assert not is_ahead.is_set()
+    assert max(sent) < 3 << 20
+    assert pg.psql(_COUNTED) == "20000|20000"
 
 
 def test_an_attempt_after_the_one_that_published_adds_nothing(pg: Pg) -> None:

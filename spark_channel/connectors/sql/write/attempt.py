@@ -39,7 +39,6 @@ from spark_channel.plain_text import log_of
 __all__ = ["BatchBuffer", "NothingWriter", "TaskAttempt", "open_attempt"]
 
 _log = log_of(__name__)
-_BUFFER_BYTES = 16 << 20
 _LIMITED_SECONDS = 0.25
 _MOVE_SECONDS = 2.0
 """Over so many seconds held rows are staged, when they are too many."""
@@ -70,6 +69,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
         self._gathered = BatchBuffer(
             database.options.batch_size if seconds else 1,
             min(seconds, _LIMITED_SECONDS) if self._is_limited else seconds,
+            self._loading.sent_bytes,
         )
         self._sent_at = self._came_at = self._clock.now()
         self._closes = False
@@ -605,13 +605,15 @@ class _Held(Generic[S]):
 class BatchBuffer:
     """Batches that wait to be sent together. Used by one thread.
 
-    `add` says when it is time: at `rows` rows, at 16 MiB, or when the first of them has waited for `seconds`. The
-    time matters under a limit: without it a slow job would hit the target with a burst of `rows` rows every few
+    `add` says when it is time: at `rows` rows, at `nbytes` bytes, or when the first of them has waited for `seconds`.
+    The time matters under a limit: without it a slow job would hit the target with a burst of `rows` rows every few
     seconds, at whatever speed the target takes them.
     """
 
-    def __init__(self, rows: int, seconds: float, *, clock: Clock | None = None) -> None:
-        self._most_rows = rows
+    def __init__(
+        self, rows: int, seconds: float, nbytes: int, *, clock: Clock | None = None
+    ) -> None:
+        self._most_rows, self._most_bytes = rows, nbytes
         self._most_seconds = seconds
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._since = 0.0
@@ -628,14 +630,15 @@ class BatchBuffer:
         self._nbytes += batch.nbytes
         return (
             self.rows >= self._most_rows
-            or self._nbytes >= _BUFFER_BYTES
+            or self._nbytes >= self._most_bytes
             or self._clock.now() - self._since >= self._most_seconds
         )
 
     @property
     def waited(self) -> float:
         """Seconds for which rows have gathered that are not enough yet, since they come slowly; 0.0 = enough."""
-        if not self._batches or self.rows >= self._most_rows or self._nbytes >= _BUFFER_BYTES:
+        is_full = self.rows >= self._most_rows or self._nbytes >= self._most_bytes
+        if not self._batches or is_full:
             return 0.0
         return min(self._most_seconds, self._clock.now() - self._since)
 

@@ -203,6 +203,8 @@ class Loading(Generic[S]):
     """Held rows are moved over a part of the time in which they came, for a limit."""
     seconds: float = 0.5
     """How long rows may be gathered before they are sent; 0.0 = each batch is sent by itself."""
+    sent_bytes: int = 16 << 20
+    """So many bytes of them are sent at once."""
     shows_life: bool = True
     """A thread of the attempt shows that the run lives."""
     judges_last: bool = False
