@@ -77,20 +77,8 @@ def test_no_import_closes_a_cycle_of_files() -> None:
     assert cycle(ROOT, "spark_channel") == []
 
 
-UNORDERED = ("files", "postgresql", "sql")
-"""Connectors whose own files still name each other's types in cycles."""
-
-
 def test_no_type_closes_a_cycle_of_files_either() -> None:
-    rooms = tuple(f"spark_channel.connectors.{room}" for room in UNORDERED)
-    known = imports(modules(ROOT, "spark_channel"), ast.walk)
-    within = {room: {name for name in known if name.startswith(f"{room}.")} for room in rooms}
-    TopologicalSorter(
-        {
-            name: others - next((files for files in within.values() if name in files), set())
-            for name, others in known.items()
-        }
-    ).prepare()
+    TopologicalSorter(imports(modules(ROOT, "spark_channel"), ast.walk)).prepare()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer, load_writer
+from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.behaviour.exactly_once.targets import KINDS, Target, open_target
@@ -63,6 +65,50 @@ def test_a_takeover_that_fails_leaves_the_live_run_its_claim(
     assert target.staged() == []
     owner = f"SELECT owner, epoch FROM {target.claims} WHERE kind = 'txn'"
     assert target.sql(owner) == [("live", "1")]
+
+
+def test_a_takeover_that_fails_leaves_the_next_run_its_staging(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives the claim back with its epoch: the run that begins then gets the same one, which names its staging."""
+    live, later, next_one = target.writer(), target.writer(), target.writer()
+    live.prepare(_context("live"), ROWS.schema)
+    released: list[bool] = []
+    begun: list[tuple[WritePlan, Receipt]] = []
+    release = Claims.release
+
+    def fail(_run: str) -> None:
+        raise TargetError("the server has no room")
+
+    def is_released(claims: Claims, *given: Any) -> list[Receipt]:
+        released.append(True)
+        return release(claims, *given)
+
+    def begin() -> None:
+        plan = next_one.prepare(_context("next"), ROWS.schema)
+        begun.append((plan, _task(next_one, plan)))
+
+    database = cast(Any, later).database
+    staging_names = database.staging_names
+
+    def begin_behind_the_claim(*given: Any) -> list[str]:
+        if released and not begun:
+            begin()
+        names: list[str] = staging_names(*given)
+        return names
+
+    monkeypatch.setattr(database, "traits", replace(database.traits, ends_sessions=fail))
+    monkeypatch.setattr(Claims, "release", is_released)
+    monkeypatch.setattr(database, "staging_names", begin_behind_the_claim)
+    with pytest.raises(TargetError, match="no room"):
+        later.prepare(_context("later"), ROWS.schema)
+    assert released
+    if not begun:
+        begin()
+    ((plan, receipt),) = begun
+    next_one.commit(plan, [receipt])
+    assert target.seen() == Counter([1, 2])
+    assert target.staged() == []
 
 
 def test_names_of_runs_may_have_any_length(target: Target) -> None:

@@ -646,6 +646,10 @@ class SqlWriter(Writer, Generic[S]):
     def _give_back(
         self, session: S, plan: SqlPlan, overtaken: Claim | None = None
     ) -> list[Receipt]:
+        if overtaken is not None:
+            # Before the claim goes back with the epoch that it had: the next run to take it gets this one's epoch, and
+            # names its staging so.
+            self._drop_staging(session, plan)
         # The claim before the staging: a run that begins now finds it free, and never without its rows.
         with in_transaction(self.database, session):
             claims = claims_at(self.database, session, plan.place)
@@ -659,7 +663,8 @@ class SqlWriter(Writer, Generic[S]):
                 plan.place.label,
                 TASKS,
             )
-        self._drop_staging(session, plan)
+        if overtaken is None:
+            self._drop_staging(session, plan)
         return receipts
 
     def _abort_late(self, late: SqlPlan) -> None:
