@@ -11,6 +11,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer, load_writer
 from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.behaviour.exactly_once.targets import KINDS, Target, open_target
@@ -109,6 +110,37 @@ def test_a_takeover_that_fails_leaves_the_next_run_its_staging(
     next_one.commit(plan, [receipt])
     assert target.seen() == Counter([1, 2])
     assert target.staged() == []
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+def test_a_takeover_whose_connection_is_lost_still_ends_the_sessions_of_the_other_run(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it tries again, the claim is its own, and says nothing of the run before."""
+    live, later = target.writer(), target.writer()
+    live.prepare(_context("live"), ROWS.schema)
+    ended: list[str] = []
+    release = Claims.release
+
+    def end_sessions(run: str) -> str | None:
+        ended.append(run)
+        if len(ended) == 1:
+            raise TargetError("the connection was lost")
+        return None
+
+    def lost_at_first(claims: Claims, *given: Any) -> list[Receipt]:
+        if len(ended) == 1:
+            raise TargetError("the connection was lost")
+        return release(claims, *given)
+
+    database = cast(Any, later).database
+    monkeypatch.setattr(database, "traits", replace(database.traits, ends_sessions=end_sessions))
+    monkeypatch.setattr(database, "verdict", lambda _error: Verdict.LOST)
+    monkeypatch.setattr(Claims, "release", lost_at_first)
+    plan = later.prepare(_context("later"), ROWS.schema)
+    assert ended == ["live", "live"]
+    later.commit(plan, [_task(later, plan)])
+    assert target.seen() == Counter([1, 2])
 
 
 def test_names_of_runs_may_have_any_length(target: Target) -> None:

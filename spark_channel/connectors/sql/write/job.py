@@ -302,11 +302,12 @@ class SqlWriter(Writer, Generic[S]):
             plan, remarks = new_file.prepare(self.database, context, schema)
             self._say(remarks)
             return plan
+        overtaken_runs: list[str] = []
         try:
             return self.run(
                 TargetError,
                 f"prepare {context.job}",
-                lambda session: self._prepare(session, context, schema),
+                lambda session: self._prepare(session, context, schema, overtaken_runs),
                 begins=context.stream is None,
             )
         except TargetError as error:
@@ -314,7 +315,10 @@ class SqlWriter(Writer, Generic[S]):
                 raise
             raise of_input(TargetError(f"{error}{self._grants(context)}")) from error.__cause__
 
-    def _prepare(self, session: S, context: WriteContext, schema: pa.Schema) -> SqlPlan:
+    def _prepare(
+        self, session: S, context: WriteContext, schema: pa.Schema, overtaken_runs: list[str]
+    ) -> SqlPlan:
+        """`overtaken_runs`: what tries on sessions that were lost took the claim from; this one adds to it."""
         database = self.database
         # The place by the catalog's name: one table has one claim, however the user spells it.
         place = placed(database, session)
@@ -359,16 +363,18 @@ class SqlWriter(Writer, Generic[S]):
         if decision.held is None:
             return replace(plan, published_at=decision.published_at or "")
         held_claim, overtaken = decision.held, decision.overtaken
+        if overtaken is not None and overtaken.owner not in overtaken_runs:
+            overtaken_runs.append(overtaken.owner)
         plan = replace(plan, held=held_claim)
         try:
             if plan.commit == "job":
                 if not stages_with_claim:
                     plan = self._with_staging(session, plan, place, context)
                 # After the claim, which fences them: their sessions are ended for the locks that they still hold.
-                self._end_overtaken(session, overtaken, place, context)
+                self._end_overtaken(session, overtaken_runs, place, context)
             else:
                 # Before the table is made ready, on which their locks are.
-                self._end_overtaken(session, overtaken, place, context)
+                self._end_overtaken(session, overtaken_runs, place, context)
                 # The claim is fenced, and notes that the table is ready, in the transaction that makes it so: a run
                 # that continues this one, or is overtaken by another, empties it no second time.
                 around = database.around(session, plan, no_news, publishes=False)
@@ -404,17 +410,14 @@ class SqlWriter(Writer, Generic[S]):
             raise TargetError(f"{error}. {STAGING_WAYS}") from error.__cause__
 
     def _end_overtaken(
-        self, session: S, overtaken: Claim | None, place: WriteTarget, context: WriteContext
+        self, session: S, runs: Sequence[str], place: WriteTarget, context: WriteContext
     ) -> None:
-        if overtaken is not None:
+        for run in runs:
             _log.warning(
-                "job %s takes the claim on %s over from run %s",
-                context.job,
-                place.label,
-                overtaken.owner,
+                "job %s takes the claim on %s over from run %s", context.job, place.label, run
             )
             ends_sessions = self.database.traits.ends_sessions
-            if ends_sessions is not None and (statement := ends_sessions(overtaken.owner)):
+            if ends_sessions is not None and (statement := ends_sessions(run)):
                 session.rows(statement)
 
     def _check_place(self, place: WriteTarget) -> None:
