@@ -407,7 +407,7 @@ class Wait:
     """How long a payment still has to wait.
 
     `seconds`: 0.0 = paid, go; None = unknown, until the limiter calls `wake`. `reason` names the
-    dimension that makes it wait: "rows", "bytes", "grant", "paused", ...
+    dimension that makes it wait: "rows", "bytes", "grant", "share", "paused", ...
     """
 
     seconds: float | None

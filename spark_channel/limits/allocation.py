@@ -232,7 +232,7 @@ class GrantAllocator:
         else:
             self._pool.leave_line(client)
         if starved:
-            return RetryLater("turn", self._pool.retry())
+            return RetryLater("share", self._pool.retry())
         lasts = horizon = self._pool.horizon()
         brief = horizon < 2 * HORIZON
         if not client.measured:

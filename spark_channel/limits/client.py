@@ -128,7 +128,7 @@ class LeaseLimiter:
         self._failures = 0
         self._last_error: ServiceUnavailableError | None = None
         self._retry_at = now
-        self._reason = "grant"
+        self._reason = "share"
         self._broken: LimitError | None = None
         self._closed = False
         self._static = static
@@ -346,6 +346,7 @@ class LeaseLimiter:
                 return self._or_later(ask, next_wanted, now)
             if now < self._ends and self._grant is not None:
                 self._stop(now)
+                self._reason = "share"
                 (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
                 back = GrantReturn(
                     limit=self._limit,
@@ -413,7 +414,7 @@ class LeaseLimiter:
             case RetryLater():
                 self._reason = reply.reason
                 self._ask_in(reply.retry_in, now)
-                self._could_hear = self._could_hear or reply.reason == "turn"
+                self._could_hear = self._could_hear or reply.reason in ("turn", "share")
                 if reply.drop:
                     self._held = True
                     self._stop(now)

@@ -159,7 +159,7 @@ class Coordinator:
     assert payment.remaining().reason == "rows"            # the task spends its grant
 
     second = coordinator.handle(Join("orders-db", "hourly"))
-    assert second.answer.reason == "turn"                  # all is granted; soon half of it is this job's
+    assert second.answer.reason == "share"                 # all is granted; soon half of it is this job's
 
     coordinator.handle(SetRates("orders-db", rows_per_second=10_000))
     status = coordinator.handle(StatusRequest("orders-db"))

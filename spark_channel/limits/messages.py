@@ -226,7 +226,8 @@ class Grant:
 class RetryLater:
     """No grant yet: ask again in `retry_in` seconds. `drop`: stop spending the grant you hold, too.
 
-    `reason`: "turn" (others have it), "paused", "pressure", "restart", or "connections" (permits).
+    `reason`: "turn" (others have it), "share" (others have it, and give up a part when they ask next), "paused",
+    "pressure", "restart", or "connections" (permits).
     """
 
     reason: str

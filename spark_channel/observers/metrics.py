@@ -45,6 +45,7 @@ _REASONS = {
         *("rows", "bytes", "turn", "grant", "paused", "pressure", "restart", "service", "static"),
         "connections",
     ),
+    "start": ("",),
     "source": ("",),
     "target": ("",),
 }

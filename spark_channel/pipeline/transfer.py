@@ -146,29 +146,33 @@ class _InFlight:
 
 
 class _LaneWaits:
-    """For how many seconds the rows of a lane have waited so far: for the limit, and for room in their channel."""
+    """For how many seconds the rows of a lane have waited so far: for the limit, for room in their channel, and for the
+    start.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._channel: MemoryChannel | None = None
-        self._before = (0.0, 0.0)
+        self._before = (0.0, 0.0, 0.0)
 
     def follow(self, channel: MemoryChannel) -> None:
         """The rows of the task before are all in their channel: from now on those of `channel` wait."""
         with self._lock:
             self._before, self._channel = self._sum(), channel
 
-    def __call__(self) -> tuple[float, float]:
+    def __call__(self) -> tuple[float, float, float]:
         with self._lock:
             return self._sum()
 
-    def _sum(self) -> tuple[float, float]:
-        limit, room = self._before
+    def _sum(self) -> tuple[float, float, float]:
+        limit, room, start = self._before
         if self._channel is not None:
             waits = self._channel.statistics()
-            limit += sum(waits.throttled_seconds.values())
+            for_share = waits.throttled_seconds.get("share", 0.0)
+            limit += sum(waits.throttled_seconds.values()) - for_share
             room += waits.wait_writer_seconds
-        return limit, room
+            start += for_share
+        return limit, room, start
 
 
 class _Reading:

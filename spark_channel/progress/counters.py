@@ -27,6 +27,7 @@ __all__ = [
     "TaskTrace",
     "added",
     "as_frame",
+    "limit_wait",
     "trace_of",
 ]
 
@@ -208,8 +209,9 @@ class Snapshot:
     it failed; `ends_job`: every other attempt would meet that, too. `execution` is Spark's SQL execution.
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
-    batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
-    pushes, they do not overlap. `phases` and `dropped`: see `PhaseTimes`.
+    batch), "limit" (for the limiter), "start" (for the task's share of the limit, which others have until they ask
+    next) or "target" (for room in the channel). Measured on the thread that pushes, they do not overlap. `phases` and
+    `dropped`: see `PhaseTimes`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -264,8 +266,17 @@ _COUNTS = (
 )
 
 
-_PACING = ("rows", "bytes", "grant", "turn")
+_PACING = ("rows", "bytes", "grant", "turn", "share")
 """Why a payment waits for a moment, also where the limit is far from used."""
+
+
+def limit_wait(reason: str) -> str:
+    """The name in `Snapshot.waits` of a wait for a limiter, which gives `reason`.
+
+    A limit that is not used lets its first rows wait, too: until the service has answered, and has heard that other
+    tasks have given up a part of it.
+    """
+    return "start" if reason == "share" else f"limit:{reason}"
 
 
 class Counters:
@@ -335,8 +346,8 @@ class Counters:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._start = self._clock.now()
         self._follows: tuple[Callable[[], ChannelStatistics], int, float, bool] | None = None
-        self._ahead: Callable[[], tuple[float, float]] | None = None
-        self._ahead_before = self._queued = (0.0, 0.0)
+        self._ahead: Callable[[], tuple[float, float, float]] | None = None
+        self._ahead_before = self._queued = (0.0, 0.0, 0.0)
         self._held_back: Callable[[], float] | None = None
         self._held_before = 0.0
         self._throttled: Mapping[str, float] = {}
@@ -349,7 +360,7 @@ class Counters:
         *,
         producers: int = 1,
         writes: bool = False,
-        ahead: Callable[[], tuple[float, float]] | None = None,
+        ahead: Callable[[], tuple[float, float, float]] | None = None,
         held_back: Callable[[], float] | None = None,
     ) -> None:
         """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
@@ -360,16 +371,17 @@ class Counters:
         `producers` threads push into that channel from now on; what they neither waited for the limit nor
         for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
         `waited`. The last figures are taken by `enter` with a final phase. `ahead`: until `turn_came`, rows of tasks
-        before it are paid, and this says for how many seconds those have waited so far, for the limit and for room.
+        before it are paid, and this says for how many seconds those have waited so far, for the limit, for room and for
+        the start.
         `held_back`: for how many seconds the source's side had to wait. A payment that is made while rows are fetched
         may wait for longer, which slows nothing, and does not count.
         """
-        waited = ahead() if ahead is not None else (0.0, 0.0)
+        waited = ahead() if ahead is not None else (0.0, 0.0, 0.0)
         held = held_back() if held_back is not None else 0.0
         with self._lock:
             self._held_back, self._held_before = held_back, held
             self._follows = (statistics, producers, self._clock.now(), writes)
-            self._ahead, self._ahead_before, self._queued = ahead, waited, (0.0, 0.0)
+            self._ahead, self._ahead_before, self._queued = ahead, waited, (0.0, 0.0, 0.0)
 
     def turn_came(self) -> None:
         """End the wait of `follow` with `ahead`."""
@@ -455,13 +467,14 @@ class Counters:
         statistics, producers, since, writes = self._follows
         channel_state = statistics()
         until = self._clock.now() if self._pushed_at is None else self._pushed_at
-        for_limit, for_room = self._waited_ahead()
+        for_limit, for_room, for_start = self._waited_ahead()
         throttled = dict(channel_state.throttled_seconds)
-        if for_limit:
-            throttled["turn"] = throttled.get("turn", 0.0) + for_limit
+        for reason, spent in (("turn", for_limit), ("share", for_start)):
+            if spent:
+                throttled[reason] = throttled.get(reason, 0.0) + spent
         room = channel_state.wait_writer_seconds + for_room
         self._limit(throttled, room)
-        waits = {f"limit:{reason}": spent for reason, spent in self._limited.items() if spent}
+        waits = {limit_wait(reason): spent for reason, spent in self._limited.items() if spent}
         waits["target"] = room
         waits["source"] = max(0.0, producers * (until - since) - sum(waits.values()))
         counts = self._counts
@@ -486,12 +499,13 @@ class Counters:
             counted = spent * part if reason in _PACING else spent
             self._limited[reason] = self._limited.get(reason, 0.0) + counted
 
-    def _waited_ahead(self) -> tuple[float, float]:
-        """How long the rows of tasks before this one made it wait: for the limit, and for room."""
+    def _waited_ahead(self) -> tuple[float, float, float]:
+        """How long the rows of tasks before this one made it wait: for the limit, for room and for the start."""
         if self._ahead is None:
             return self._queued
-        limit, room = self._ahead()
-        return limit - self._ahead_before[0], room - self._ahead_before[1]
+        limit, room, start = self._ahead()
+        before = self._ahead_before
+        return limit - before[0], room - before[1], start - before[2]
 
     def _snapshot(self) -> Snapshot:
         self._sequence += 1

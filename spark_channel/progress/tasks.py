@@ -112,7 +112,8 @@ def stalled_text(stalled: list[tuple[int, float]]) -> str:
 
 
 def _limited(snapshot: Snapshot) -> float:
-    return sum(spent for reason, spent in snapshot.waits.items() if reason.startswith("limit"))
+    of_limiter = ("limit", "start")
+    return sum(spent for reason, spent in snapshot.waits.items() if reason.startswith(of_limiter))
 
 
 _MOST_TRACES = 1000

@@ -85,7 +85,7 @@ def test_it_is_a_limiter_and_says_nothing_before_the_first_payment(clock: HandCl
 def test_the_first_payment_joins_and_is_spent_at_the_pace_of_the_grant(clock: HandClock) -> None:
     lease = limiter(clock)
     payment = lease.pay(10, 0, nothing)
-    assert payment.remaining().reason == "grant"
+    assert payment.remaining().reason == "share"
     request = next_request(lease)
     assert request == Join("db", "job", "task")
     lease.receive(request, joined(grant()))
@@ -220,7 +220,7 @@ def test_a_grant_with_nothing_to_spend_goes_back(clock: HandClock) -> None:
     assert back.missed_rows == pytest.approx(10)
     late = lease.pay(1, 0, nothing)
     clock.at += 1
-    assert late.remaining().reason == "grant", "what was given back is not spent"
+    assert late.remaining().reason == "share", "what was given back is not spent"
     lease.receive(back, Acknowledged(10.0))
     assert isinstance(next_request(lease), GrantRequest)
 

@@ -37,6 +37,7 @@ from spark_channel.limits import (
 )
 from spark_channel.limits.grants import HORIZON
 from tests.limits.conftest import HandClock
+from tests.limits.world import World
 
 
 def coordinator(clock: HandClock, rows: float | None = 1000, **more: Any) -> Coordinator:
@@ -84,7 +85,7 @@ def test_a_second_client_waits_until_the_first_was_heard_to_have_less(clock: Han
     held = granted(first.answer)
     second = join(limit)
     assert isinstance(second.answer, RetryLater)
-    assert second.answer.reason == "turn"
+    assert second.answer.reason == "share"
     clock.at += 0.05
     halved = granted(ask(limit, first, 1, held.grant, rows=20.0))
     assert halved.rows_per_second == 500
@@ -93,6 +94,34 @@ def test_a_second_client_waits_until_the_first_was_heard_to_have_less(clock: Han
     )
     ask(limit, first, 2, halved.grant, rows=1.0)
     assert granted(ask(limit, second, 2)).rows_per_second == 500
+
+
+def _waits(tasks: int, rate: int, **worker: float) -> dict[str, float]:
+    """What payments of so many tasks wait for within 5 s, in seconds of all tasks together."""
+    world = World(rate)
+    workers = [world.worker(start=number / 100, **worker) for number in range(tasks)]
+    world.run(5.0)
+    reasons = {reason for worker in workers for reason in worker.waits}
+    return {reason: sum(each.waits.get(reason, 0.0) for each in workers) for reason in reasons}
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_under_a_limit_that_is_never_reached_a_task_waits_for_its_first_share_alone(
+    tasks: int,
+) -> None:
+    waits = _waits(tasks, 100_000_000, speed=500_000)
+    assert waits.keys() == {"share"}
+    assert waits["share"] < tasks * HORIZON / 4
+
+
+@pytest.mark.parametrize(("tasks", "rate"), [(1, 20_000), (8, 20_000), (8, 100), (30, 100)])
+def test_what_tasks_wait_for_a_limit_that_is_used_is_no_wait_for_a_share(
+    tasks: int, rate: int
+) -> None:
+    waits = _waits(tasks, rate)
+    share = waits.pop("share")
+    assert share < tasks * HORIZON / 4
+    assert sum(waits.values()) > 3 * tasks
 
 
 def test_when_an_answer_is_lost_the_old_grant_counts_until_it_ends(clock: HandClock) -> None:

@@ -209,6 +209,7 @@ class Worker:
     """One Spark task with one channel: it pays slice after slice, `think` seconds apart.
 
     `rows`: what it has to move (None = without end). `speed`: rows per second that its source gives.
+    `waits`: for how many seconds its payments waited, by reason.
     `stalls`: (seconds on, seconds off) of its source. `offset`, `drift`: of its host's clock. `on_done`: called when
     all is moved.
     """
@@ -242,6 +243,9 @@ class Worker:
         self.reachable = True
         self.done_at: float | None = None
         self.error: Exception | None = None
+        self.waits: dict[str, float] = {}
+        self._waits_for = ""
+        self._looked_at = 0.0
         self._turn = 0
         self._pump_turn = 0
         self._listens_as = ""
@@ -270,6 +274,7 @@ class Worker:
         self._payment = payment
         self._amount = rows
         self._begun = self.world.clock.at
+        self._waits_for = ""
         self._pump()
         self._check(payment)
 
@@ -290,12 +295,17 @@ class Worker:
             return
         self._turn += 1
         turn = self._turn
+        now = self.world.clock.at
+        if self._waits_for:
+            before = self.waits.get(self._waits_for, 0.0)
+            self.waits[self._waits_for] = before + now - self._looked_at
         try:
-            seconds = payment.remaining().seconds
+            wait = payment.remaining()
         except (ServiceUnavailableError, ServiceDeniedError) as error:
             self.error = error
             self.alive = False
             return
+        seconds, self._waits_for, self._looked_at = wait.seconds, wait.reason, now
         assert seconds is not None
         if seconds:
             self.world.after(

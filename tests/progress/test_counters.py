@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spark_channel.channel import ChannelStatistics
 from spark_channel.progress import Counters, Phase, Snapshot
+from spark_channel.progress.tasks import LastProgress
 from spark_channel.testing import VirtualClock
 
 
@@ -105,23 +106,24 @@ def test_a_task_waits_for_its_turn_first_and_for_no_source_while_it_is_published
     clock = VirtualClock()
     seen = [_statistics(throttled_seconds={"rows": 0.0})]
     counters = Counters(0, 0, clock=clock)
-    ahead = [(7.0, 1.0)]
+    ahead = [(7.0, 1.0, 2.0)]
     counters.follow(lambda: seen[0], ahead=lambda: ahead[0])
     clock.advance(2)
     assert counters.snapshot().waits == {"source": pytest.approx(2.0), "target": 0.0}
-    ahead[0] = (8.5, 1.25)  # rows of the task before are paid
+    ahead[0] = (8.5, 1.25, 2.5)  # rows of the task before are paid
     assert counters.snapshot().waits["limit:turn"] == pytest.approx(1.5)
     counters.turn_came()
     clock.advance(3)
     seen[0] = _statistics(throttled_seconds={"rows": 2.5})
     counters.pushed_all()
     clock.advance(10)
-    ahead[0] = (100.0, 100.0)  # of its own rows
+    ahead[0] = (100.0, 100.0, 100.0)  # of its own rows
     assert counters.snapshot().waits == {
         "limit:turn": pytest.approx(1.5),
         "limit:rows": 2.5,
+        "start": pytest.approx(0.5),
         "target": 0.25,
-        "source": pytest.approx(0.75),
+        "source": pytest.approx(0.25),
     }
 
 
@@ -141,6 +143,18 @@ def test_a_payment_that_waits_while_the_source_works_is_no_wait_for_the_limit() 
         "target": 0.0,
         "source": pytest.approx(18.0),
     }
+
+
+def test_a_task_that_waits_for_its_share_waits_neither_for_the_limit_nor_for_the_source() -> None:
+    clock, seen = VirtualClock(), [_statistics()]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0])
+    clock.advance(10)
+    seen[0] = _statistics(throttled_seconds={"share": 3.0})
+    snapshot = counters.snapshot()
+    assert snapshot.waits == {"start": 3.0, "target": 0.0, "source": pytest.approx(7.0)}
+    progress = LastProgress()
+    assert progress.idle(snapshot, 10.0) == pytest.approx(7.0)
 
 
 def test_what_the_target_holds_back_is_no_wait_for_the_limit() -> None:
