@@ -188,7 +188,9 @@ def show_plan(loaded: "LoadedJob", master: str | None, *, on_spark: bool = False
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    with keeping_sessions():  # a job may have thousands of tables, and a server one catalog
+    with keeping_sessions(
+        looks=True
+    ):  # a job may have thousands of tables, and a server one catalog
         for number, spec in enumerate(loaded.specs):
             if len(loaded.specs) > 1:
                 console.print(f"[bold]content {number}[/]")
@@ -296,7 +298,7 @@ def check_jobs(
     if not has_third_parties():
         without_pandas()
     variables = parse_parameters(" ".join(parameters))
-    with keeping_sessions():
+    with keeping_sessions(looks=True):
         results = {path: check_job(path, variables, connect=connect) for path in job_files(paths)}
     states = Counter(result.state for result in results.values())
     missing = Counter(

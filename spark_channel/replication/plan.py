@@ -125,6 +125,7 @@ class RunPlan:
         return sum(table.nbytes or 0 for table in self.tables if not table.fault)
 
 
+@keeping_sessions(looks=True)
 def plan_replication(
     replication: Replication,
     settings: RunSettings,
@@ -145,35 +146,34 @@ def plan_replication(
     begin = now or utc_now()
     dry = replace(settings, dry_run=True)
     limit = replication.limit
-    with keeping_sessions():
-        unread, keys = (
-            unreadable(replication, found_tables.copies),
-            ForeignKeys(found_tables.copies),
-        )
-        runs: dict[str, TableRun] = {}
+    unread, keys = (
+        unreadable(replication, found_tables.copies),
+        ForeignKeys(found_tables.copies),
+    )
+    runs: dict[str, TableRun] = {}
 
-        def planned(copies: Sequence[TableCopy]) -> Iterator[TablePlan]:
-            """Nothing is changed in a session, so the next table needs no new one."""
-            with looked_up(copies):
-                for copy in copies:
-                    yield _plan(
-                        replication,
-                        copy,
-                        dry,
-                        parallelism,
-                        begin,
-                        unread.get(copy.stream, ""),
-                        keys,
-                        runs,
-                        explains=explains,
-                    )
+    def planned(copies: Sequence[TableCopy]) -> Iterator[TablePlan]:
+        """Nothing is changed in a session, so the next table needs no new one."""
+        with looked_up(copies):
+            for copy in copies:
+                yield _plan(
+                    replication,
+                    copy,
+                    dry,
+                    parallelism,
+                    begin,
+                    unread.get(copy.stream, ""),
+                    keys,
+                    runs,
+                    explains=explains,
+                )
 
-        places = range(0, len(found_tables.copies), _AT_ONCE)
-        tables = tuple(
-            table
-            for place in places
-            for table in planned(found_tables.copies[place : place + _AT_ONCE])
-        )
+    places = range(0, len(found_tables.copies), _AT_ONCE)
+    tables = tuple(
+        table
+        for place in places
+        for table in planned(found_tables.copies[place : place + _AT_ONCE])
+    )
     copied = [table for table in tables if not table.fault]
     nbytes = sum(table.nbytes or 0 for table in copied)
 

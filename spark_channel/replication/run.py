@@ -67,6 +67,7 @@ _LONG_TRIES = 3
 """A table has so many. A long one may have copied rows, or may have waited for answers that never came."""
 
 
+@keeping_sessions()
 def replicate_on(
     replication: Replication,
     move: Move,
@@ -91,7 +92,7 @@ def replicate_on(
     if settings.begun is not None:
         settings.begun(run.report)
     run.check_together()
-    with keeping_sessions(), limited(replication, settings) as (limit_options, keeper):
+    with limited(replication, settings) as (limit_options, keeper):
         try:
             keys = ForeignKeys(found_tables.copies)
             keys.drop()

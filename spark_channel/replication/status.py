@@ -75,6 +75,7 @@ class TableStatus:
     lacks: tuple[str, ...] = ()
 
 
+@keeping_sessions(looks=True)
 def status_of(replication: Replication, select: Sequence[str] = ()) -> list[TableStatus]:
     """The tables, as the target records them. Opens both ends, and changes nothing.
 
@@ -84,9 +85,8 @@ def status_of(replication: Replication, select: Sequence[str] = ()) -> list[Tabl
     copies = find_tables(replication, select).copies
     followed = any(copy.mode == "full_then_changes" and not copy.fault for copy in copies)
     tunnel = _Followed(replication) if followed else None
-    with keeping_sessions():
-        keys = ForeignKeys(copies)
-        return [_status(copy, tunnel, keys) for copy in copies]
+    keys = ForeignKeys(copies)
+    return [_status(copy, tunnel, keys) for copy in copies]
 
 
 class _Followed:

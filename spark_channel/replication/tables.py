@@ -340,6 +340,7 @@ def check_open(copy: TableCopy) -> None:
             )
 
 
+@keeping_sessions(looks=True)
 def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTables:
     """The tables of the source's catalog that the streams name. Opens the source.
 
@@ -358,10 +359,9 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
             options = _without_others(options, table.label.casefold(), folded)
             copies.append(_copy(replication, table, options, source, digest, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
-    with keeping_sessions():
-        writes = connector_of(replication.target, "writer")
-        copies, target_notes = _without_targets(replication, copies, source, writes)
-        copies = _apart(copies, folds=target.folds_names)
+    writes = connector_of(replication.target, "writer")
+    copies, target_notes = _without_targets(replication, copies, source, writes)
+    copies = _apart(copies, folds=target.folds_names)
     notes = target_notes + _notes(replication, select, tables, [copy.stream for copy in copies])
     selected = Names(select)
     copies = [copy for copy in copies if not select or copy.stream in selected]

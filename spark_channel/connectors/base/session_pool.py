@@ -78,7 +78,7 @@ class SessionPool:
     def forget(self) -> None:
         """Begin again without any session, in a process that was forked: those here are its parent's."""
         self._lock = threading.Lock()
-        self._users = 0
+        self._users = self._lookers = 0
         self._looking: list[object] = []
         """The blocks of `one_table`, whose sessions no other thread gets."""
         self._done: dict[Hashable, float] = {}
@@ -87,16 +87,21 @@ class SessionPool:
         self._timer: threading.Timer | None = None
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Keep sessions while any such block runs; the end of the last one closes them."""
+    def keeping(self, *, looks: bool = False) -> Iterator[None]:
+        """Keep sessions while any such block runs; the end of the last one closes them.
+
+        `looks`: the block changes nothing at either end.
+        """
         with self._lock:
             self._users += 1
+            self._lookers += looks
         try:
             yield
         finally:
             ended: list[_Idle] = []
             with self._lock:
                 self._users = max(0, self._users - 1)
+                self._lookers = max(0, self._lookers - looks)
                 if self._users == 0:
                     self._done.clear()
                     ended, self._idle = self._idle, []
@@ -123,6 +128,11 @@ class SessionPool:
     @property
     def keeps(self) -> bool:
         return self._users > 0
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether nothing in this process changes what its sessions reach."""
+        return 0 < self._users == self._lookers
 
     def is_due(self, key: Hashable) -> bool:
         """Whether no table asked for `key` in the last 30 s. One table does the work for those that follow.
@@ -181,10 +191,11 @@ class SessionPool:
         retry = Retry(_FREED_SECONDS, first=0.02, what="opening a session", clock=self._clock)
         return retry.call(make, is_full)
 
-    def close_idle(self) -> bool:
-        """Close all sessions that no job uses; whether there were any."""
+    def close_idle(self, which: Callable[[Any], bool] = lambda _: True) -> bool:
+        """Close all sessions that no job uses, or those for which `which` is true; whether there were any."""
         with self._lock:
-            ended, self._idle = self._idle, []
+            ended = [idle_session for idle_session in self._idle if which(idle_session.session)]
+            self._idle = [idle_session for idle_session in self._idle if idle_session not in ended]
         _close(ended)
         return bool(ended)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
 from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.duckdb.definition import (
     comments_of,
     counted_on,
@@ -247,6 +248,18 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
     def insert_files(self, session: DuckdbSession, plan: SqlPlan, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
 
+    def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> DuckdbSession:
+        if not (purpose == "look" and sessions.only_looks and self.path.exists()):
+            return super().connect(failure, purpose, patient=patient)
+        # A plan reads the target by the readers' session: a file is not open for reading and for writing.
+        return DuckdbSession.kept(
+            self.path,
+            lock_timeout=self.options.lock_timeout,
+            failure=failure,
+            init=session_script(self.options, "duckdb"),
+            external_access=self.options.external_access,
+        )
+
     def open_file(
         self, path: Path, failure: type[TargetError], *, new: bool = False
     ) -> DuckdbSession:
@@ -269,8 +282,8 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
     def claim_dialect(self, session: DuckdbSession, target: WriteTarget) -> ClaimDialect:
         def exists(name: str) -> bool:
             query = (
-                "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = 'main' "
-                "AND table_name = ?"
+                f"SELECT 1 FROM {session.catalog('duckdb_tables')} WHERE database_name = current_database() "  # noqa: S608 - a constant
+                "AND schema_name = 'main' AND table_name = ?"
             )
             return bool(session.rows(query, (name,)))
 

@@ -25,6 +25,7 @@ from spark_channel.connectors.duckdb.dialect import (
     DuckdbWriteDialect,
     in_table,
     index_columns,
+    of_catalog,
 )
 from spark_channel.connectors.duckdb.session import DuckdbSession, text_literal
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
@@ -64,11 +65,13 @@ SELECT count(nextval({name})), any_value(gap) FROM (SELECT coalesce(greatest(0,
 def read_definition(session: Session, table: DuckdbTable) -> TableDefinition:
     """What the catalog says of the table."""
     dialect, inside = DuckdbWriteDialect(), in_table(table.schema, table.name)
-    rows_found = session.rows(f"SELECT sql, comment FROM duckdb_tables() {inside}")  # noqa: S608 - names are quoted
+    rows_found = session.rows(
+        f"SELECT sql, comment FROM {of_catalog(session, 'duckdb_tables')} {inside}"  # noqa: S608 - names are quoted
+    )
     statement, comment = rows_found[0] if rows_found else ("", None)
     constraints = session.rows(
         "SELECT constraint_type, constraint_name, constraint_column_names, constraint_text, referenced_table, "  # noqa: S608 - names are quoted
-        f"referenced_column_names FROM duckdb_constraints() {inside} ORDER BY constraint_index"
+        f"referenced_column_names FROM {of_catalog(session, 'duckdb_constraints')} {inside} ORDER BY constraint_index"
     )
     stated = [
         ConstraintDefinition(
@@ -106,7 +109,8 @@ def read_definition(session: Session, table: DuckdbTable) -> TableDefinition:
 def _columns(session: Session, table: DuckdbTable) -> Iterator[ColumnDefinition]:
     dialect = DuckdbWriteDialect()
     rows = session.rows(
-        f"SELECT column_name, column_default, comment FROM duckdb_columns() {in_table(table.schema, table.name)}"  # noqa: S608 - names are quoted
+        f"SELECT column_name, column_default, comment FROM {of_catalog(session, 'duckdb_columns')} "  # noqa: S608 - names are quoted
+        f"{in_table(table.schema, table.name)}"
     )
     about = {str(name): (default, comment) for name, default, comment in rows}
     for column in table.columns:
@@ -148,7 +152,7 @@ def _sequence(
 
 def _indexes(session: Session, inside: str) -> Iterator[ConstraintDefinition]:
     rows = session.rows(
-        f"SELECT index_name, is_unique, sql, comment FROM duckdb_indexes() {inside} ORDER BY 1"  # noqa: S608 - names are quoted
+        f"SELECT index_name, is_unique, sql, comment FROM {of_catalog(session, 'duckdb_indexes')} {inside} ORDER BY 1"  # noqa: S608 - names are quoted
     )
     for name, is_unique, sql, comment in rows:
         columns = index_columns(str(sql))

@@ -43,6 +43,7 @@ __all__ = [
     "in_table",
     "index_columns",
     "is_text",
+    "of_catalog",
     "read_as",
     "staged_schema",
 ]
@@ -308,7 +309,7 @@ class DuckdbDialect(Dialect):
             ):
                 same = f"lower(schema_name) = lower({text_literal(schema)})"
                 rows = session.rows(
-                    f"SELECT schema_name, {column} FROM {function}() WHERE {_MINE} AND {same} "  # noqa: S608 - quoted
+                    f"SELECT schema_name, {column} FROM {of_catalog(session, function)} WHERE {_MINE} AND {same} "  # noqa: S608 - quoted
                     f"AND lower({column}) = lower({text_literal(name)})"
                 )
                 if rows:
@@ -323,8 +324,8 @@ class DuckdbDialect(Dialect):
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(
-            f"SELECT schema_name, table_name FROM duckdb_tables() WHERE {_MINE} UNION ALL "  # noqa: S608 - a constant
-            f"SELECT schema_name, view_name FROM duckdb_views() WHERE {_MINE} ORDER BY ALL"
+            f"SELECT schema_name, table_name FROM {of_catalog(session, 'duckdb_tables')} WHERE {_MINE} UNION ALL "  # noqa: S608 - a constant
+            f"SELECT schema_name, view_name FROM {of_catalog(session, 'duckdb_views')} WHERE {_MINE} ORDER BY ALL"
         )
         return [str(name) if schema == "main" else f"{schema}.{name}" for schema, name in rows]
 
@@ -337,14 +338,16 @@ class DuckdbDialect(Dialect):
             return DuckdbTable(schema, name, self.describe(session, query), True)
         rows = session.rows(
             "SELECT column_name, data_type, NOT is_nullable, column_default IS NOT NULL "  # noqa: S608 - quoted
-            f"FROM duckdb_columns() {in_table(schema, name)} ORDER BY column_index"
+            f"FROM {of_catalog(session, 'duckdb_columns')} {in_table(schema, name)} ORDER BY column_index"
         )
         columns = tuple(
             Column(str(column_name), str(kind), bool(needed), bool(filled))
             for column_name, kind, needed, filled in rows
         )
         if any(column.has_default for column in columns):
-            statement = session.value(f"SELECT sql FROM duckdb_tables() {in_table(schema, name)}")  # noqa: S608 - quoted
+            statement = session.value(
+                f"SELECT sql FROM {of_catalog(session, 'duckdb_tables')} {in_table(schema, name)}"  # noqa: S608 - quoted
+            )
             columns = tuple(
                 replace(column, generated=self._is_generated(column, str(statement)))
                 for column in columns
@@ -442,6 +445,11 @@ class DuckdbDialect(Dialect):
         return is_locked(error)
 
 
+def of_catalog(session: Session, function: str) -> str:
+    """See `DuckdbSession.catalog`."""
+    return cast(DuckdbSession, session).catalog(function)
+
+
 def in_table(schema: str, name: str) -> str:
     """The condition of the rows of a catalog that are of one table."""
     condition = f"schema_name = {text_literal(schema)} AND table_name = {text_literal(name)}"
@@ -453,13 +461,13 @@ def _unique(
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Column sets that are held unique, and which of them is the primary key."""
     rows = session.rows(
-        f"SELECT constraint_type, constraint_column_names FROM duckdb_constraints() {in_table(schema, name)} "  # noqa: S608 - names are quoted
-        "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
+        f"SELECT constraint_type, constraint_column_names FROM {of_catalog(session, 'duckdb_constraints')} "  # noqa: S608 - quoted
+        f"{in_table(schema, name)} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
     )
     unique = [tuple(str(column) for column in columns) for _, columns in rows]
     primary = unique[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
     indexes = session.rows(
-        f"SELECT sql FROM duckdb_indexes() {in_table(schema, name)} AND is_unique"  # noqa: S608 - names are quoted
+        f"SELECT sql FROM {of_catalog(session, 'duckdb_indexes')} {in_table(schema, name)} AND is_unique"  # noqa: S608 - names are quoted
     )
     unique += [columns for (sql,) in indexes if (columns := index_columns(str(sql)))]
     return tuple(unique), primary

@@ -129,9 +129,8 @@ class DuckdbReader(SqlReader):
     @contextmanager
     def connect(self, purpose: str) -> Iterator[Session]:
         check_file(self._path, SourceError)
-        with DuckdbSession(
+        with DuckdbSession.kept(
             self._path,
-            read_only=True,
             lock_timeout=self.options.lock_timeout,
             failure=SourceError,
             init=session_script(self.options, "duckdb"),

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession
+from spark_channel.connectors.base.session_pool import sessions
+from spark_channel.connectors.sql.session import HIDDEN, BatchSize, FileSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.final_errors import final, of_input
 from spark_channel.retry import Retry
@@ -49,7 +50,7 @@ _OF_ANOTHER = ("not a valid DuckDB database", "Failed to download extension")
 _KIND = "SELECT type FROM duckdb_databases() WHERE database_name = current_database()"
 
 
-class DuckdbSession(BoundSession):
+class DuckdbSession(FileSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
@@ -73,7 +74,9 @@ class DuckdbSession(BoundSession):
     ) -> None:
         self.path, self.place = path, str(path)
         self._config = {} if external_access else _CLOSED
+        self.opened_as = read_only, external_access
         self._hides = hides
+        self._listed: set[str] = set()
         self._failure = failure
         self._lock_timeout = lock_timeout
         self._connection: Any = self._open(read_only, clock)
@@ -93,17 +96,82 @@ class DuckdbSession(BoundSession):
         retry = Retry(
             self._lock_timeout, first=0.02, longest=0.5, what=f"opening {self.path}", clock=clock
         )
+
+        def attempt() -> Any:
+            sessions.close_idle(self._hinders)
+            return duckdb.connect(
+                str(self.path.absolute()), read_only=read_only, config=self._config
+            )
+
         try:
             return retry.call(
-                lambda: duckdb.connect(
-                    str(self.path.absolute()), read_only=read_only, config=self._config
-                ),
+                attempt,
                 lambda error: isinstance(error, duckdb.Error) and _in_the_way(str(error)),
             )
         except duckdb.Error as error:
             if str(error).startswith(_REFUSES_ACCESS):
                 raise self._no_database() from None  # of another system, for which it wants an extension
             raise self.explain(error) from None
+
+    def _hinders(self, other: object) -> bool:
+        """Whether a session that was kept has the file open otherwise, or another file that was there before.
+
+        A database that is open is shared by all connections of this process.
+        """
+        if not isinstance(other, DuckdbSession) or other.path.absolute() != self.path.absolute():
+            return False
+        return other.opened_as != self.opened_as or not other.is_of_path
+
+    @classmethod
+    def kept(
+        cls,
+        path: Path,
+        *,
+        lock_timeout: float,
+        failure: type[ChannelError],
+        init: Sequence[str] = (),
+        hides: bool = False,
+        external_access: bool = False,
+    ) -> "DuckdbSession":
+        """A session that only reads, kept from table to table: other processes read meanwhile, and do not write."""
+
+        def make() -> DuckdbSession:
+            return cls(
+                path,
+                read_only=True,
+                lock_timeout=lock_timeout,
+                failure=failure,
+                init=init,
+                hides=hides,
+                external_access=external_access,
+            )
+
+        return cls.lent(
+            None if init else (lock_timeout, hides, external_access), path, failure, make
+        )
+
+    def catalog(self, function: str) -> str:
+        """What stands for `function`, such as duckdb_tables, in a statement.
+
+        Each call of it goes through all tables. A session that is kept calls it once: nobody writes a file that is open
+        for reading.
+        """
+        if self.pool_key is None or not sessions.keeps:
+            return f"{function}()"
+        if function not in self._listed:
+            self.execute(
+                f"CREATE TEMP TABLE spark_channel_{function} AS FROM {function}() "
+                "WHERE database_name = current_database()"
+            )
+            self._listed.add(function)
+        return f"temp.main.spark_channel_{function}"
+
+    def cleared(self) -> bool:
+        try:
+            self.execute("RESET threads")
+        except self._failure:  # one serious error ends the database for all connections
+            return False
+        return True
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self.explained():

@@ -100,7 +100,7 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
         init = session_statements(self.options.session_init_statement or ())
         timeout = self.options.lock_timeout
         mode: Literal["rw", "rwc"] = "rwc" if new or not path.exists() else "rw"
-        return SqliteSession(path, mode, lock_timeout=timeout, failure=failure, init=init)
+        return SqliteSession.kept(path, mode, lock_timeout=timeout, failure=failure, init=init)
 
     def verdict(self, error: BaseException) -> Verdict:
         """None is of a conflict: a transaction begins with the file's one write lock."""

@@ -130,7 +130,7 @@ class SqliteDialect(Dialect):
         for schema, name in name_readings(text, "sqlite", "main"):
             if schema.lower() in ("main", "temp"):
                 rows = session.rows(
-                    "SELECT schema, name, type, wr FROM pragma_table_list WHERE "  # noqa: S608 - quoted
+                    f"SELECT schema, name, type, wr FROM pragma_table_list({_text(name)}) WHERE "  # noqa: S608 - quoted
                     f"lower(schema) = lower({_text(schema)}) AND lower(name) = lower({_text(name)})"
                 )
                 if rows:

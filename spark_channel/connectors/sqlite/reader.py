@@ -1,7 +1,7 @@
 """Reads a table, a view or a query of a SQLite file as Arrow."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import ClassVar
 
 import pyarrow as pa
@@ -59,7 +59,7 @@ class SqliteReader(SqlReader):
     def connect(self, purpose: str) -> Iterator[Session]:
         """In a transaction."""
         check_file(self._path, SourceError)
-        with SqliteSession(
+        with SqliteSession.kept(
             self._path,
             "ro",
             lock_timeout=self.options.lock_timeout,
@@ -68,6 +68,8 @@ class SqliteReader(SqlReader):
         ) as session:
             session.execute("BEGIN")
             yield session
+            with suppress(SourceError):  # SQLite ends some transactions by itself
+                session.undo()
 
     def defined(self, session: Session, table: Table) -> TableDefinition:
         assert isinstance(table, SqliteTable)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.session import IN_SESSION, IN_TRANSACTION, BatchSize, BoundSession
+from spark_channel.connectors.sql.session import IN_SESSION, IN_TRANSACTION, BatchSize, FileSession
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.final_errors import final, of_input
 
@@ -32,7 +32,7 @@ outside of it, and a damaged page is an error."""
 _ROWS_INSERTED = 100
 
 
-class SqliteSession(BoundSession):
+class SqliteSession(FileSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that SQLite refuses.
@@ -68,6 +68,30 @@ class SqliteSession(BoundSession):
                 self.execute(f"PRAGMA {name} = OFF")
             for statement in init:
                 self.execute(statement)
+
+    @classmethod
+    def kept(
+        cls,
+        path: Path,
+        mode: Literal["ro", "rw", "rwc"],
+        *,
+        lock_timeout: float,
+        failure: type[ChannelError],
+        init: Sequence[str] = (),
+    ) -> "SqliteSession":
+        """A session of the file, kept from table to table; outside a transaction it holds no lock."""
+        key = None if init or mode == "rwc" else (mode, lock_timeout)
+
+        def make() -> SqliteSession:
+            return cls(path, mode, lock_timeout=lock_timeout, failure=failure, init=init)
+
+        return cls.lent(key, path, failure, make)
+
+    def is_reusable(self) -> bool:
+        return self._connection is not None and not self._connection.in_transaction
+
+    def cleared(self) -> bool:
+        return True  # no statement of the package leaves anything in it
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         connection = self._open

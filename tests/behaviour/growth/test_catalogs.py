@@ -4,7 +4,9 @@ Counted are what the server itself estimates or has opened, never the time.
 """
 
 import json
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,15 @@ import duckdb
 import pytest
 
 from spark_channel.connectors import load_reader
+from spark_channel.connectors.duckdb.session import DuckdbSession
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.postgresql.catalog.tables import _FIND
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.replication.config import Replication
+from spark_channel.replication.plan import plan_replication
+from spark_channel.replication.run import RunSettings
 from spark_channel.replication.tables import find_tables
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
@@ -187,3 +193,64 @@ def test_a_stream_that_names_a_table_exactly_is_not_about_another_one() -> None:
     assert replication.options_for("s", "orders", {"s.orders", "s.Orders"}) is not None
     assert replication.options_for("s", "Orders", {"s.orders", "s.Orders"}) is None
     assert replication.options_for("s", "Orders", {"s.Orders"}) is not None
+
+
+class _Opens:
+    """How often a database file was opened, and how often DuckDB listed a catalog."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type[Any]) -> None:
+        self.source, self.target, self.lists = 0, 0, 0
+        make, rows = kind.__init__, kind.rows
+
+        def opened(session: Any, path: Path, *args: Any, **options: Any) -> None:
+            self.source += path.name == "source"
+            self.target += path.name == "target"
+            make(session, path, *args, **options)
+
+        def asked(session: Any, sql: str, *args: Any) -> Any:
+            self.lists += "duckdb_tables()" in sql or "duckdb_constraints()" in sql
+            return rows(session, sql, *args)
+
+        monkeypatch.setattr(kind, "__init__", opened)
+        monkeypatch.setattr(kind, "rows", asked)
+
+
+def _filled(kind: str, path: Path, tables: int) -> None:
+    statements = "; ".join(
+        f"CREATE TABLE t{number} (id INT PRIMARY KEY)" for number in range(tables)
+    )
+    if kind == "sqlite":
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(statements)
+    else:
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(statements)
+
+
+@pytest.mark.parametrize(
+    ("kind", "session"), [("sqlite", SqliteSession), ("duckdb", DuckdbSession)]
+)
+def test_a_plan_opens_a_database_file_once_whatever_the_tables_are(
+    kind: str, session: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {}
+    for tables in (1, 10, 100):
+        home = tmp_path / str(tables)
+        home.mkdir()
+        _filled(kind, home / "source", tables)
+        _filled(kind, home / "target", 1)
+        replication = Replication.model_validate(
+            {
+                "source": {"url": f"{kind}:{home}/source"},
+                "target": {"url": f"{kind}:{home}/target"},
+                "defaults": {"object": "copy_{table}"},
+                "streams": {"*": {}},
+            }
+        )
+        with monkeypatch.context() as patch:
+            opens = _Opens(patch, session)
+            plan = plan_replication(replication, RunSettings(), parallelism=2)
+        assert [table.does for table in plan.tables] == ["creates"] * tables
+        counts[tables] = opens.source, opens.target, opens.lists
+    assert counts[100] == counts[10] <= (2, 2, 8), counts
+    assert counts[1] <= counts[10], counts

@@ -11,6 +11,7 @@ from spark_channel.connectors.sql.session.connection import (
     committed,
     transaction,
 )
+from spark_channel.connectors.sql.session.file_session import FileSession
 from spark_channel.connectors.sql.session.scripts import (
     BY_ITSELF,
     IN_SESSION,
@@ -30,6 +31,7 @@ __all__ = [
     "BatchSize",
     "BoundSession",
     "DriverSession",
+    "FileSession",
     "S",
     "Session",
     "WriteSession",
