@@ -587,7 +587,8 @@ class WriteOptions(CommonOptions):
     )
     max_connections: Annotated[int, Field(ge=1)] | None = Field(
         None,
-        description="most tasks that are connected to the target at the same time; default: unlimited",
+        description="most tasks that are connected to the target at the same time; default: so many that a quarter of "
+        "its server's free connections is left",
     )
     max_dirty_rows: DirtyAmount | None = Field(
         None,

@@ -153,11 +153,11 @@ class ServiceClient:
             return any(messenger.limiter.is_static for messenger in self._messengers.values())
 
     def permit(
-        self, option: str = "maxConnections"
+        self, option: str | None = "maxConnections"
     ) -> "AbstractContextManager[PermitLease | None]":
         """One of the job's `max_connections`, held for a `with` block; nothing without such a limit.
 
-        Entering blocks while others hold them all, and raises as `PermitLease.acquire`.
+        Entering blocks while others hold them all, and raises as `PermitLease.acquire`, as its `option` has it.
         """
         if self.spec.max_connections is None:
             return nullcontext()
@@ -171,7 +171,7 @@ class ServiceClient:
             self.address,
             job_limit(self.job),
             before=reporter.introduce,
-            timeout=self.timeout,
+            timeout=0.0 if option is None and failed_recently(self.address) else self.timeout,
             option=option,
         )
 

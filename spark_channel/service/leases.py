@@ -258,7 +258,8 @@ class PermitLease:
 
     `acquire` blocks for it: first come, first served, for as long as others hold them all; `cancel`, from any
     thread, ends that wait. The service takes back the permit of a process that is silent for 30 s.
-    `before(timeout)` is called until it succeeds, before the first message.
+    `before(timeout)` is called until it succeeds, before the first message. `option` is the user's that asks for
+    permits; None = no option does, and without an answer the work goes on without one.
     """
 
     def __init__(
@@ -268,7 +269,7 @@ class PermitLease:
         *,
         before: Callable[[float], None] | None = None,
         timeout: float = 10.0,
-        option: str = "maxConnections",
+        option: str | None = "maxConnections",
     ) -> None:
         self._connection = Connection(address)
         self._permits = permits
@@ -276,6 +277,7 @@ class PermitLease:
         self._timeout = timeout
         self._option = option
         self._holder = secrets.token_hex(16)
+        self._goes_without = False
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -283,7 +285,7 @@ class PermitLease:
         """Block until the service grants the permit.
 
         Raises:
-            ServiceUnavailableError: the service did not answer for `timeout` seconds.
+            ServiceUnavailableError: the service did not answer for `timeout` seconds, and an option asks for permits.
             ServiceDeniedError: it refused.
             LimitError: `cancel` was called.
         """
@@ -299,6 +301,15 @@ class PermitLease:
             try:
                 reply = self._send(PermitRequest(self._permits, self._holder))
             except ServiceUnavailableError as error:
+                if SYSTEM_CLOCK.now() - heard >= self._timeout and self._option is None:
+                    self._goes_without = True
+                    note_unreached(self._connection.address)
+                    _log.warning(
+                        "connections are not counted, since the service is out of reach: %s. With option "
+                        "'maxConnections' such a task fails instead",
+                        error,
+                    )
+                    return
                 if SYSTEM_CLOCK.now() - heard >= self._timeout:
                     raise ServiceUnavailableError(
                         f"option {self._option!r}: no answer from the service that counts connections "
@@ -338,7 +349,8 @@ class PermitLease:
         if thread is not None:
             thread.join(_TIMEOUT + _RETRY)
         try:
-            self._send(PermitReturn(self._permits, self._holder))
+            if not self._goes_without:
+                self._send(PermitReturn(self._permits, self._holder))
         except LimitError as error:
             _log.warning("a connection's permit is available to others only after 30 s: %s", error)
         finally:

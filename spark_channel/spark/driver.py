@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_channel.errors import LimitError, OptionError, ServiceUnavailableError
-from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.options import CommonOptions, ReadOptions, WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.processes import driver_pid
 from spark_channel.service import (
@@ -29,16 +29,19 @@ from spark_channel.service import (
 )
 from spark_channel.service.launch import JobReporter
 from spark_channel.spark.worker import SessionFacts
+from spark_channel.transfers.channels import ChannelBound, task_bound
 from spark_channel.transfers.limits import JobLimits, is_limited
 from spark_channel.working_directory import WorkingDirectory, absolute_path
 
 if TYPE_CHECKING:
+    from spark_channel.connectors import Reader, Writer
     from spark_channel.limits import StaticShare
 
 __all__ = [
     "JobReporter",
     "ask_planner",
     "bind_to",
+    "channels_at_once",
     "command_of",
     "default_parallelism",
     "driver_host",
@@ -288,12 +291,13 @@ def reach_service(
     host: str | None = None,
     can_do_without: bool = False,
     counts: bool | None = None,
+    bounds: bool = False,
 ) -> ServiceAddress | None:
     """The driver's service: started if the job needs one, else only found; None when there is none.
 
     `can_do_without`: each task has a static share of the limit, so a service that cannot be started is logged and does
-    not fail the job. `counts`: connections have to be counted. `host` is Spark's name for the driver's host, where a
-    session could report it.
+    not fail the job. `counts`: connections have to be counted. `bounds`: they should be, as the server has few left.
+    `host` is Spark's name for the driver's host, where a session could report it.
 
     Raises:
         ServiceUnavailableError: a limit needs the service, and it cannot be started.
@@ -304,36 +308,75 @@ def reach_service(
     if needed:
         return ensure_service(service_settings(command_of(), host))
     try:
-        if is_limited(options) or _counts_dirty_rows(options):
+        if bounds or is_limited(options) or _counts_dirty_rows(options):
             return ensure_service(service_settings(command_of(), host))
         return find_service()
     except (LimitError, OSError) as error:
         how = ", and each task keeps its fixed share of the limit" if is_limited(options) else ""
+        how += ", and connections are not counted" if bounds else ""
         _log.warning("progress is not shown%s: %s", how, error)
         return None
 
 
 def reach_for_write(
-    options: WriteOptions, limits: JobLimits, facts: SessionFacts
+    writer: "Writer", limits: JobLimits, facts: SessionFacts, *, shared: bool
 ) -> "tuple[ServiceAddress | None, StaticShare | None, int | None]":
     """The service of a write, each task's share of its limit without it, and `maxConnections` if it has to be counted.
 
+    Without that option the server bounds the tasks that are connected at the same time: see `task_bound`, also for
+    `shared`.
+
     Raises:
-        ServiceUnavailableError: as `reach_service`.
+        ServiceUnavailableError: as `reach_service`. TargetError: the server is not reached.
     """
+    options: WriteOptions = writer.options
     most = options.max_connections
-    needs_slots = limits.static(1) is not None or most is not None
-    slots = slots_now(found_service(), facts.slots) if needs_slots else None
+    slots = slots_now(found_service(), facts.slots)
+    bound = task_bound(writer, tasks=slots, shared=shared) if most is None else None
+    if bound is not None:
+        most = bound.channels
     if most is not None and slots is not None and slots <= most:
         most = None  # so many never run at a time: they need no counting
+    elif bound is not None:
+        _log.warning(
+            "%s Spark tasks write at the same time, and %d are connected to the target (%s); the others wait for "
+            "them. Option 'maxConnections' sets another number",
+            "many" if slots is None else slots,
+            bound.channels,
+            bound.reason,
+        )
     static = limits.static(slots)
     service = reach_service(
         options,
         host=facts.driver_host,
         can_do_without=static is not None,
-        counts=most is not None,
+        counts=bound is None and most is not None,
+        bounds=bound is not None and most is not None,
     )
     return service, static, most
+
+
+def channels_at_once(
+    reader: "Reader", options: ReadOptions, wanted: int, facts: SessionFacts
+) -> int:
+    """How many of the `wanted` channels of a read have a task at the same time; logs why where they are fewer.
+
+    Raises:
+        SourceError: the server is not reached.
+    """
+    bound: ChannelBound | None
+    if options.max_channels is not None:
+        bound = ChannelBound(options.max_channels, "option 'maxChannels'")
+    else:
+        slots = slots_now(found_service(), facts.slots)
+        tasks = -(-wanted // options.channels_per_task)
+        tasks = tasks if slots is None else min(tasks, slots)
+        bound = task_bound(reader, tasks=tasks, of_a_task=options.channels_per_task)
+    if bound is None:
+        return wanted
+    if remark := bound.remark(wanted):
+        _log.warning(remark)
+    return min(wanted, bound.channels)
 
 
 def found_service() -> ServiceAddress | None:

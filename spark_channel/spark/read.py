@@ -114,6 +114,7 @@ class ChannelReader(Versioned, DataSourceReader):
         from spark_channel.planning import merge_tasks, plan_channels, split_advice
         from spark_channel.planning.tasks import assign_by_mark
         from spark_channel.spark.driver import (
+            channels_at_once,
             command_of,
             default_parallelism,
             on_one_host,
@@ -139,6 +140,9 @@ class ChannelReader(Versioned, DataSourceReader):
             _log.warning(warning)
         tasks = merge_tasks(
             splits, reader_marks=[self._reader.resource_mark(split) for split in splits]
+        )
+        channels = channels_at_once(
+            self._reader, self._options, min(channels, max(1, len(tasks))), self._facts
         )
         per_mark = self._options.limit_per_mark
         if per_mark:

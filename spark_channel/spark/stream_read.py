@@ -29,6 +29,7 @@ from spark_channel.planning import (
 from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import new_job_id
 from spark_channel.spark.driver import (
+    channels_at_once,
     command_of,
     default_parallelism,
     on_one_host,
@@ -143,7 +144,11 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
         limits = JobLimits.from_options(self._options).watching(self._source.reader)
         fetch = self._source.reader.fetch_size = limits.fetch_size(channels)
         ranges = self._standing().ranges(start, end)
-        self._remark([split for one_range in ranges for split in one_range.splits])
+        splits = [split for one_range in ranges for split in one_range.splits]
+        self._remark(splits)
+        channels = channels_at_once(
+            self._source.reader, self._options, min(channels, max(1, len(splits))), self._facts
+        )
         falls_back = limits.static(1) is not None
         service = reach_service(
             self._options, host=self._facts.driver_host, can_do_without=falls_back

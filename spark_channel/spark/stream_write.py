@@ -32,7 +32,7 @@ from spark_channel.spark.stream_read import batch_number, query_id
 from spark_channel.spark.worker import SessionFacts, Versioned, portable, without_traceback
 from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
-from spark_channel.transfers.job_link import JobLink
+from spark_channel.transfers.job_link import JobLink, TaskServiceClient
 from spark_channel.transfers.job_spec import write_spec
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec
 from spark_channel.transfers.write_job import WriteJob
@@ -80,7 +80,7 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
         self._schema, self._lengths = as_arrow(schema), spark_text_lengths(schema)
         self._overwrite = overwrite
         limits = JobLimits.from_options(self._options).watching(self._writer)
-        self._service, static, most = reach_for_write(self._options, limits, facts)
+        self._service, static, most = reach_for_write(self._writer, limits, facts, shared=True)
         where = describe(self._options)
         target = f"{connector.name} {where}"
         if self._service is not None:
@@ -133,18 +133,24 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
             text_lengths=self._lengths,
             gathers=True,
         )
-        misses = batch > 0 and not origins and not overwrite and self._knows_nothing_of(query)
-        # The claim is taken here and not by a `WriteJob`: each task takes the same one, since Spark notifies no driver.
-        plan = self._writer.prepare(context, self._schema)
-        # Rows of a batch that is published already are read and dropped: a Spark task whose rows are not read may
-        # not end, and only at its end are the ranges known that the rows came from.
-        receipt = self._staged(
-            task,
-            plan,
-            batch,
-            query,
-            batches if first is None else itertools.chain([first], batches),
-        )
+        spec = replace(self._link.spec, batch=batch, query=query)
+        job_link = replace(self._link, job=job, spec=spec)
+        with (
+            job_link.connect(
+                self._options,
+                f"task {task.partitionId()}",
+                healths={"target": self._writer.health},
+            ) as link,
+            link.permit(),
+        ):
+            misses = batch > 0 and not origins and not overwrite and self._knows_nothing_of(query)
+            # The claim is taken here and not by a `WriteJob`: tasks take the same one: Spark notifies no driver.
+            plan = self._writer.prepare(context, self._schema)
+            # Rows of a batch that is published already are read and dropped: a Spark task whose rows are not read may
+            # not end, and only at its end are the ranges known that the rows came from.
+            receipt = self._staged(
+                task, plan, link, batches if first is None else itertools.chain([first], batches)
+            )
         noted = origins_of_task(task)
         forget_origins(task)
         if origins and noted != origins:
@@ -166,38 +172,29 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
         self,
         task: TaskContext,
         plan: WritePlan,
-        batch: int,
-        query: str,
+        link: TaskServiceClient,
         batches: Iterator[pa.RecordBatch],
     ) -> Receipt:
         from spark_channel.pipeline import TaskWrite
 
         partition, attempt = task.partitionId(), task.taskAttemptId()
-        spec = replace(self._link.spec, batch=batch, query=query)
-        job_link = replace(self._link, job=plan.job, spec=spec)
-        with (
-            job_link.connect(
-                self._options, f"task {partition}", healths={"target": self._writer.health}
-            ) as link,
-            link.permit(),
-        ):
-            counters = link.counters(partition, attempt)
-            write = TaskWrite(
-                self._writer,
-                plan,
-                partition,
-                attempt,
-                limiter=link.limiter,
-                counters=counters,
-                capacity_rows=self._options.capacity_rows,
-                capacity_bytes=self._options.capacity_bytes,
-                transaction_rows=self._options.transaction_rows,
-            )
-            try:
-                return write.run(batches)
-            except ChannelError as error:
-                counters.explain(str(error))
-                raise
+        counters = link.counters(partition, attempt)
+        write = TaskWrite(
+            self._writer,
+            plan,
+            partition,
+            attempt,
+            limiter=link.limiter,
+            counters=counters,
+            capacity_rows=self._options.capacity_rows,
+            capacity_bytes=self._options.capacity_bytes,
+            transaction_rows=self._options.transaction_rows,
+        )
+        try:
+            return write.run(batches)
+        except ChannelError as error:
+            counters.explain(str(error))
+            raise
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -114,7 +114,9 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         )
         self._job.prepare([context], columns, begins=True)
         (self._plan,) = self._job.plans
-        service, self._static, most = reach_for_write(self._options, limits, facts)
+        service, self._static, most = reach_for_write(
+            self._writer, limits, facts, shared=any(read.servers for read in context.reads)
+        )
         if service is not None:
             self._job.service = service = service.for_jobs_of(self._plan.job)
         spec = write_spec(

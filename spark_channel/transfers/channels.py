@@ -8,7 +8,7 @@ from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 
-__all__ = ["ChannelBound", "channel_bound", "jobs_at_once"]
+__all__ = ["ChannelBound", "channel_bound", "jobs_at_once", "task_bound"]
 
 _log = log_of(__name__)
 
@@ -62,6 +62,27 @@ def channel_bound(
         if channels < bound.channels:
             bound = ChannelBound(channels, f"{answer.place} has {free} free connections")
     return bound
+
+
+def task_bound(
+    side: Reader | Writer, *, tasks: int | None, of_a_task: int = 1, shared: bool = True
+) -> ChannelBound | None:
+    """The most connections of a DataFrame's read or write, where Spark runs `tasks` at a time; None = any number.
+
+    None for `tasks` = not known. A task opens `of_a_task` connections. `shared`: the same query may read and write one
+    server, or read it twice, and the two know nothing of each other: each gets half of what it leaves to no others.
+    """
+    wanted = None if tasks is None else tasks * (of_a_task + shared)
+    if wanted is not None and wanted <= _FEW:
+        return None
+    answer = side.free_connections()
+    if answer is None:
+        return None
+    allowed = answer.count - answer.count // _LEFT - _BESIDE
+    if wanted is not None and wanted <= allowed:
+        return None
+    channels = max(1, allowed // (1 + shared))
+    return ChannelBound(channels, f"{answer.place} has {answer.count} free connections")
 
 
 def jobs_at_once(

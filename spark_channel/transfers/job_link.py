@@ -37,7 +37,8 @@ class JobLink:
     service: ServiceAddress | None
     shared_limit: "SharedLimitAddress | None" = None
     shares: "Sequence[StaticShare | None]" = ()
-    permit_option: str = "maxConnections"
+    permit_option: str | None = "maxConnections"
+    """As the user spelled it; None = the server bounds the tasks: without the service they are not counted."""
 
     def connect(
         self,

@@ -190,8 +190,6 @@ def told_static(static: int, tasks: int, share: "StaticShare | None") -> str:
     )
 
 
-def permit_option(options: Mapping[str, str]) -> str:
-    """`maxConnections` as the user spelled it."""
-    return next(
-        (_PERMITS[key.lower()] for key in options if key.lower() in _PERMITS), "maxConnections"
-    )
+def permit_option(options: Mapping[str, str]) -> str | None:
+    """`maxConnections` as the user spelled it; None where the server bounds the tasks."""
+    return next((_PERMITS[key.lower()] for key in options if key.lower() in _PERMITS), None)

@@ -35,7 +35,7 @@ from spark_channel.limits import (
 from spark_channel.limits.grants import HORIZON
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, SharedLimitAddress
-from spark_channel.service.connection import Connection
+from spark_channel.service.connection import Connection, failed_recently
 from spark_channel.service.leases import PermitLease
 from spark_channel.service.limits import job_limit, limit_scope
 from tests.service.helpers import hello, wait_for
@@ -425,3 +425,13 @@ def test_a_permit_that_nobody_can_give_is_an_error_in_time(
     with pytest.raises(ServiceUnavailableError, match="maxConnections"):
         holder.acquire()
     holder.release()
+
+
+def test_without_the_option_a_permit_that_nobody_can_give_is_missed(
+    silent_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = ServiceAddress("127.0.0.1", silent_port, "token")
+    with PermitLease(silent, "job:j", timeout=0.0, option=None):
+        assert "connections are not counted" in caplog.text
+    assert failed_recently(silent), "the next task of this worker does not wait"
+    assert "30 s" not in caplog.text, "there is none to give back"

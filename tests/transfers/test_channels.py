@@ -10,7 +10,7 @@ from spark_channel import replicate, transfer
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.errors import ChannelError
-from spark_channel.transfers.channels import channel_bound, jobs_at_once
+from spark_channel.transfers.channels import channel_bound, jobs_at_once, task_bound
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -79,6 +79,27 @@ def test_jobs_beside_each_other_leave_connections_to_others(
     assert at_once([Side("a", 1)], [Side("a", 1)]) == 1
     few = Side("a", 1)
     assert at_once([few], [few], wanted=4) == 4
+    assert few.asked == 0
+
+
+def of_tasks(side: Side, tasks: int | None, **facts: int) -> int | None:
+    bound = task_bound(side, tasks=tasks, **facts)  # type: ignore[arg-type]
+    return None if bound is None else bound.channels
+
+
+def test_tasks_of_spark_are_bounded_where_all_of_them_would_take_too_many_connections() -> None:
+    assert of_tasks(Side("a", None), 100) is None, "it does not say"
+    assert of_tasks(Side("a", 40), 13) is None, (
+        "27 are for the job: 13 tasks, each reads and writes"
+    )
+    assert of_tasks(Side("a", 40), 14) == 13
+    assert of_tasks(Side("a", 40), None) == 13, "so many may run"
+    assert of_tasks(Side("a", 40), 27, shared=False) is None
+    assert of_tasks(Side("a", 40), 28, shared=False) == 27
+    assert of_tasks(Side("a", 40), 13, of_a_task=2) == 13, "channels of tasks of two each"
+    assert of_tasks(Side("a", 3), 3) == 1
+    few = Side("a", 1)
+    assert of_tasks(few, 2) is None
     assert few.asked == 0
 
 
