@@ -1,6 +1,7 @@
 """Files that arrive, as a change feed."""
 
 import hashlib
+import json
 import os
 import pickle
 import time
@@ -63,6 +64,25 @@ def test_a_file_that_arrives_late_is_found(tmp_path: Path) -> None:
     arrive(tmp_path, "older.parquet", [2], at=950)
     arrive(tmp_path, "ancient.parquet", [3], at=900)
     assert rows(feed, token, feed.latest(token, NO_LIMIT)) == [2]
+
+
+def test_without_late_files_the_offset_has_a_constant_size(tmp_path: Path) -> None:
+    sizes = []
+    for late in (0, 3_600):
+        folder = tmp_path / str(late)
+        folder.mkdir()
+        feed = feed_of(folder, late=late)
+        (token,) = feed.earliest()
+        for number in range(100):
+            arrive(folder, f"{number:03}.parquet", [number], at=number)
+            token = feed.latest(token, NO_LIMIT)
+            if number in (9, 99):
+                sizes.append(len(json.dumps({**token, "seen": 0})))
+    few, many, few_late, many_late = sizes
+    assert few == many
+    assert 18 * 90 <= many_late - few_late <= 21 * 90, (
+        "about 20 bytes for each file in these seconds"
+    )
 
 
 def test_a_limit_takes_the_oldest_files_and_at_least_one(tmp_path: Path) -> None:
