@@ -48,15 +48,15 @@ __all__ = [
 
 class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
+        if fullname in ("pandas", "dateutil"):
             raise ModuleNotFoundError("not now", name=fullname)
 
 
 def without_pandas() -> None:
     """Keep pyarrow from importing pandas, which takes longer than a small job.
 
-    It does so at its first `pa.array`, wherever pandas is installed, to see whether the values are pandas'. A later
-    `to_pandas` imports it all the same.
+    It does so at its first `pa.array`, wherever pandas is installed, to see whether the values are pandas', and imports
+    dateutil, for intervals. What needs them later imports them all the same.
     """
     if "pandas" in sys.modules:
         return

@@ -15,7 +15,6 @@ from typing import cast
 import pyarrow as pa
 
 from spark_channel.arrow_schema import conform
-from spark_channel.carrier import DataCarrier
 from spark_channel.channel import ChannelStatistics, Limiter
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -67,6 +66,9 @@ class GroupRead:
         self._lock = threading.Lock()
         self._limiter = limiter
         self._capacity_bytes = capacity_bytes
+        # It imports threads and pools, which a transfer need not.
+        from spark_channel.carrier import DataCarrier
+
         self._carrier = DataCarrier(
             max(1, self._threads),
             capacity_rows,

@@ -21,7 +21,6 @@ __all__ = [
     "basic",
     "check_tls",
     "connection_to",
-    "tls_mode",
     "untrusted",
     "whole",
 ]
@@ -129,27 +128,6 @@ def check_tls(options: Options, *, is_secure: bool, how: str) -> None:
         raise OptionError(
             f"option {named!r} is for TLS, and 'url' asks for none: {how}", option=named
         )
-
-
-def tls_mode(mode: str | None, proof: str | None) -> str | None:
-    """The `sslmode` that holds, in libpq's words; None: that of the connector's default.
-
-    `proof`: the option or parameter that names the certificates which verify the server; None = none does.
-
-    Raises:
-        OptionError: with this mode, a server that proves nothing would get the login.
-    """
-    if proof is None:
-        return mode
-    if mode in ("disable", "allow", "prefer"):
-        raise OptionError(
-            f"option 'sslmode' got {mode!r}, and {proof} names what verifies the server: with {mode}, a server without "
-            f"TLS would get the login. Omit 'sslmode' (it is then verify-full), or omit {proof}",
-            option="sslmode",
-            got=mode,
-            takes="verify-full, verify-ca",
-        )
-    return {None: "verify-full", "require": "verify-ca"}.get(mode, mode)
 
 
 class TlsOptions(Options):

@@ -1,4 +1,4 @@
-"""The parts of a server's url: percent-decoded once, and encoded where a url is made again."""
+"""The parts of a server's url, percent-decoded once, and encoded where a url is made again; and the TLS of a server."""
 
 import ipaddress
 import re
@@ -16,6 +16,7 @@ __all__ = [
     "flag",
     "is_of_this_machine",
     "server_url",
+    "tls_mode",
 ]
 
 
@@ -146,3 +147,24 @@ def is_of_this_machine(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def tls_mode(mode: str | None, proof: str | None) -> str | None:
+    """The `sslmode` that holds, in libpq's words; None: that of the connector's default.
+
+    `proof`: the option or parameter that names the certificates which verify the server; None = none does.
+
+    Raises:
+        OptionError: with this mode, a server that proves nothing would get the login.
+    """
+    if proof is None:
+        return mode
+    if mode in ("disable", "allow", "prefer"):
+        raise OptionError(
+            f"option 'sslmode' got {mode!r}, and {proof} names what verifies the server: with {mode}, a server without "
+            f"TLS would get the login. Omit 'sslmode' (it is then verify-full), or omit {proof}",
+            option="sslmode",
+            got=mode,
+            takes="verify-full, verify-ca",
+        )
+    return {None: "verify-full", "require": "verify-ca"}.get(mode, mode)

@@ -7,12 +7,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.base.network import tls_mode
 from spark_channel.connectors.base.server_url import (
     check_no_fragment,
     check_no_semicolon,
     contradicted,
     decoded,
+    tls_mode,
 )
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import (

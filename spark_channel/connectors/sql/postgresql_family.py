@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from spark_channel.connectors.base.network import tls_mode
-from spark_channel.connectors.base.server_url import is_of_this_machine
+from spark_channel.connectors.base.server_url import is_of_this_machine, tls_mode
 from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import log_of
