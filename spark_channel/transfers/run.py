@@ -226,7 +226,7 @@ class Transfer:
                 one_pass=opened.one_pass and len(opened.plan.tasks) == 1,
                 definition=opened.definition,
                 leaves_builds=opened.spec.leaves_builds,
-                gathers=(opened.spec.channels or 1) == 1,
+                gathers=True,
             )
 
     def _keep(self) -> None:

@@ -67,7 +67,14 @@ def test_an_iceberg_table_gets_one_file(spark: SparkSession, tmp_path: Path) -> 
         assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(100))
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "parquet",
+        "delta",
+        *(pytest.param(form, marks=pytest.mark.soak) for form in ("csv", "json", "orc")),
+    ],
+)
 def test_each_micro_batch_is_one_file(spark: SparkSession, tmp_path: Path, form: str) -> None:
     source, path = tmp_path / "source", tmp_path / "t"
     for _ in range(2):
@@ -85,9 +92,9 @@ def test_each_micro_batch_is_one_file(spark: SparkSession, tmp_path: Path, form:
             assert query.awaitTermination(200)
         finally:
             query.stop()
-    files = (
-        [Path(uri) for uri in DeltaTable(str(path)).file_uris()]
-        if form == "delta"
-        else list(path.glob("part-*"))
-    )
-    assert [pq.read_metadata(each).num_rows for each in files] == [90, 90]
+    if form == "delta":
+        files = [Path(uri) for uri in DeltaTable(str(path)).file_uris()]
+        assert [pq.read_metadata(each).num_rows for each in files] == [90, 90]
+    else:
+        assert listed(path) == 2
+        assert spark.read.format("channel").option("reader", form).load(str(path)).count() == 180
