@@ -16,7 +16,7 @@ from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 
-__all__ = ["stored_in", "stored_query", "stored_table"]
+__all__ = ["STORED_RELATIONS", "stored_in", "stored_query", "stored_table"]
 
 _log = log_of(__name__)
 
@@ -118,7 +118,9 @@ class _Search:
     def _add_relations(self, schema: str, name: str) -> None:
         """With partitions, children, and what views select from: the catalog knows all of them."""
         quoted = ".".join(self._dialect.quoted(part) for part in (schema, name) if part)
-        relations = self._session.rows(_RELATIONS.format(name=self._text(quoted), reads=_READS))
+        relations = self._session.repeated(
+            "spark_channel_stored", "text", STORED_RELATIONS, [self._text(quoted)]
+        )
         self._complete = self._complete and bool(relations)
         for database, oid, is_known in relations:
             self._parts.add((str(database), str(oid)))
@@ -268,31 +270,35 @@ _READERS: Mapping[str, str] = {
     "WHERE lower(p.proname) IN ({names}) AND {reads} LIMIT 1",
     "mysql": "SELECT 1 FROM information_schema.routines WHERE lower(routine_name) IN ({names}) LIMIT 1",
 }
-_RELATIONS = """
-WITH RECURSIVE behind (one, other) AS (
-  SELECT i.inhparent, i.inhrelid FROM pg_catalog.pg_inherits i
-  UNION ALL
-  SELECT r.ev_class, d.refobjid FROM pg_catalog.pg_rewrite r
-  JOIN pg_catalog.pg_class v ON v.oid = r.ev_class AND v.relkind = 'v'
-  JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
-    AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
-), family (oid) AS (
-  SELECT to_regclass({name})::oid WHERE to_regclass({name}) IS NOT NULL
+STORED_RELATIONS = f"""
+WITH RECURSIVE family (oid) AS (
+  SELECT to_regclass($1)::oid WHERE to_regclass($1) IS NOT NULL
   UNION
-  SELECT b.other FROM behind b JOIN family f ON f.oid = b.one
+  SELECT behind.oid FROM family f CROSS JOIN LATERAL (
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = f.oid
+    UNION ALL
+    SELECT d.refobjid FROM pg_catalog.pg_rewrite r
+    JOIN pg_catalog.pg_class v ON v.oid = r.ev_class AND v.relkind = 'v'
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+      AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
+    WHERE r.ev_class = f.oid
+  ) AS behind (oid)
 )
 SELECT (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())::bigint,
   f.oid::bigint,
-  c.relkind <> 'f' AND NOT EXISTS (
-    SELECT FROM pg_catalog.pg_rewrite r
+  c.relkind <> 'f' AND CASE WHEN c.relkind = 'v' THEN (
+    SELECT count(*) FROM pg_catalog.pg_rewrite r
     JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
       AND d.refclassid = 'pg_catalog.pg_proc'::regclass
     JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
     JOIN pg_catalog.pg_language l ON l.oid = p.prolang
-    WHERE r.ev_class = f.oid AND c.relkind = 'v' AND {reads})
+    WHERE r.ev_class = f.oid AND {_READS}) = 0 ELSE true END
 FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid
+"""  # noqa: S608 - a constant
+"""A table's rows may also be in its partitions or children, and a view's in what it selects from.
+
+Each relation's are looked up by an index: a catalog may be large. (A subquery that counts is not made a hash of all.)
 """
-"""A table's rows may also be in its partitions or children, and a view's in what it selects from."""
 _VIEWS: Mapping[str, str] = {
     "sqlite": "SELECT sql FROM main.sqlite_master WHERE type = 'view' AND lower(name) = lower({name})",
     "duckdb": "SELECT sql FROM duckdb_views() WHERE lower(schema_name) = lower({schema}) "

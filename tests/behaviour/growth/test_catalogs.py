@@ -19,6 +19,7 @@ from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.postgresql.catalog.tables import _FIND
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.stored_tables import STORED_RELATIONS
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.replication.config import Replication
 from spark_channel.replication.plan import plan_replication
@@ -44,7 +45,7 @@ def _psql(server: PostgresServer, statement: str) -> str:
 
 
 def _grow(server: PostgresServer, after: int, count: int) -> None:
-    """Each tenth table has two partitions."""
+    """Each tenth table has two partitions, and a view."""
     _psql(
         server,
         "DO $$ BEGIN "
@@ -52,6 +53,7 @@ def _grow(server: PostgresServer, after: int, count: int) -> None:
         "EXECUTE format('CREATE TABLE t%s (id int) PARTITION BY RANGE (id)', n); "
         "EXECUTE format('CREATE TABLE t%s_a PARTITION OF t%s FOR VALUES FROM (0) TO (9)', n, n); "
         "EXECUTE format('CREATE TABLE t%s_b PARTITION OF t%s FOR VALUES FROM (9) TO (99)', n, n); "
+        "EXECUTE format('CREATE VIEW v%s AS SELECT * FROM t%s', n, n); "
         "ELSE EXECUTE format('CREATE TABLE t%s (id int)', n); END IF; END LOOP; END $$;\n"
         "VACUUM ANALYZE;",
     )
@@ -60,6 +62,12 @@ def _grow(server: PostgresServer, after: int, count: int) -> None:
 def _cost(server: PostgresServer, statement: str) -> float:
     (plan,) = json.loads(_psql(server, f"EXPLAIN (FORMAT JSON) {statement}"))
     return float(plan["Plan"]["Total Cost"])
+
+
+def _blocks(server: PostgresServer, statement: str) -> int:
+    """Which it reads."""
+    (plan,) = json.loads(_psql(server, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"))
+    return int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"])
 
 
 def _names(tables: Sequence[Any]) -> list[str]:
@@ -78,7 +86,8 @@ def test_postgresql_finds_named_tables_at_one_cost_and_all_tables_in_a_line(
         "CREATE TABLE parted_c PARTITION OF parted_b FOR VALUES FROM (500) TO (999); "
         "INSERT INTO parted SELECT n, 'x' FROM generate_series(0, 998) n; ANALYZE parted",
     )
-    dialect, named, every, looked, before = PostgresDialect(), [], [], [], 0
+    dialect, before = PostgresDialect(), 0
+    named, every, looked, stored = list[float](), list[float](), list[float](), list[int]()
     find = _FIND.replace("$1", "'parted'::name").replace("$2", "'public'::name")
     find = find.replace("$3", "'public.parted'::name")
     for size in _SIZES:
@@ -87,8 +96,10 @@ def test_postgresql_finds_named_tables_at_one_cost_and_all_tables_in_a_line(
         named.append(_cost(server, dialect.list_tables([("public", name) for name in _NAMED])))
         every.append(_cost(server, dialect.list_tables()))
         looked.append(_cost(server, find))
+        stored.append(_blocks(server, STORED_RELATIONS.replace("$1", "'public.parted'")))
     assert max(named) < 1.5 * named[0], named
     assert max(looked) < 1.5 * looked[0], looked
+    assert max(stored) < 4 * stored[0], stored  # indexes have more levels
     assert every[2] < 15 * every[1], every
     url = {**server.login, "url": server.login["url"].rpartition("/")[0] + "/catalog_growth"}
     reader, _ = load_reader({**url, "dbtable": "any"})
