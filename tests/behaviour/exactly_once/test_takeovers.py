@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer, load_writer
+from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.sessions import Verdict
 from spark_channel.errors import SupersededError, TargetError
@@ -141,6 +142,25 @@ def test_a_takeover_whose_connection_is_lost_still_ends_the_sessions_of_the_othe
     assert ended == ["live", "live"]
     later.commit(plan, [_task(later, plan)])
     assert target.seen() == Counter([1, 2])
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+def test_a_task_whose_session_was_ended_before_its_transaction_says_who_took_over(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not only, as the server does, that an administrator ended its session."""
+    first, later = target.writer(), target.writer()
+    plan = first.prepare(_context("first", "task"), ROWS.schema)
+    start = PgWriteSession.start
+
+    def start_late(session: PgWriteSession, begin: str) -> None:
+        monkeypatch.undo()
+        later.prepare(_context("later", "task"), ROWS.schema)
+        start(session, begin)
+
+    monkeypatch.setattr(PgWriteSession, "start", start_late)
+    with pytest.raises(SupersededError, match="run 'later' took over"):
+        first.open(plan, 0, 1)
 
 
 def test_names_of_runs_may_have_any_length(target: Target) -> None:

@@ -424,7 +424,10 @@ class _Direct(Generic[S]):
         session = self._connection.ensure(self._loader.ready)
         if not self._is_begun:
             # Before the first row: the rows of a task that is done, or of a run that was overtaken, are not sent.
-            self._loader.begin(session)
+            try:
+                self._loader.begin(session)
+            except TargetError as error:
+                self._connection.undone(session, error)
             self._is_begun = True
         return session
 
