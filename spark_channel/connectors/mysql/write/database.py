@@ -51,6 +51,7 @@ from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
+from spark_channel.connectors.sql.write.checks import check_planned
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
 from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.loading import Loading
@@ -299,10 +300,22 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
     ) -> bool:
         staged = staged_tables(session, receipts, partial(table_in, plan.place.staging))
         pre_sql()
-        self.ready(session, plan, empty=plan.overwrite)
-        # Which has locked the rows that it deleted.
-        paced = self.options.is_limited and not plan.overwrite
-        insert_staged(session, plan.target, self.options, staged, paced=paced)
+        dialect, target = self.dialect, plan.target
+        try:
+            if plan.overwrite:
+                dialect.check_alone(session, target.schema, target.name)
+                session.execute(dialect.emptied(target.own_rows, self.options))
+            # Which has locked the rows that it deleted.
+            paced = self.options.is_limited and not plan.overwrite
+            insert_staged(session, target, self.options, staged, paced=paced)
+        except TargetError as error:
+            if Verdict.LOST not in self.verdict(
+                error
+            ):  # the server says less of a table that is not as planned
+                check_planned(dialect, target, dialect.find_table(session, target.sql))
+            raise
+        # Behind the rows, which hold its definition: before them, an ALTER that they wait for is not seen.
+        check_planned(dialect, target, dialect.find_table(session, target.sql))
         return False  # `around` makes tables
 
     @contextmanager

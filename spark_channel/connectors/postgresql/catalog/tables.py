@@ -312,16 +312,23 @@ def _folded(name: "exp.Identifier") -> str:
     return text if name.args.get("quoted") else text.lower()
 
 
-def find_table(session: Session, text: str) -> PgTable | None:
-    """The table or view that `text` names; None when there is none. See `look_up`."""
+def find_table(session: Session, text: str, *, behind: str = "") -> PgTable | None:
+    """The table or view that `text` names; None when there is none. See `look_up`.
+
+    `behind`: a statement without rows that is sent before, in the same exchange; what was looked up does not count.
+    """
     looked_up = session.looked_up if isinstance(session, PgSession) else None
     answers = {} if looked_up is None else looked_up.about(_TABLES)
-    if text in answers:
+    if text in answers and not behind:
         row = answers[text]
         return None if row is None else described(*row)
     schema, name = name_parts(text) or (None, text)
     literals = [literal_sql(part) for part in (name, schema, text)]
-    rows = session.repeated("spark_channel_find", "name, name, name", _FIND, literals)
+    if behind:
+        find = re.sub(r"\$(\d)", lambda match: literals[int(match[1]) - 1], _FIND)
+        rows = session.rows(f"{behind}; {find}")
+    else:
+        rows = session.repeated("spark_channel_find", "name, name, name", _FIND, literals)
     return described(*rows[0]) if rows else None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 from spark_channel.connectors.base.contract import Receipt
-from spark_channel.connectors.postgresql.catalog import table_sql
+from spark_channel.connectors.postgresql.catalog import find_table, table_sql
 from spark_channel.connectors.postgresql.copy.format import CopyRows
 from spark_channel.connectors.postgresql.failures import is_locked, is_refused_data, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
@@ -16,7 +16,7 @@ from spark_channel.connectors.postgresql.write.staging import drop_stage
 from spark_channel.connectors.sql.catalog import TABLE, TargetTable
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.statements import quoted_name
-from spark_channel.connectors.sql.write.checks import is_ready
+from spark_channel.connectors.sql.write.checks import check_planned, is_ready
 from spark_channel.errors import CommitError, TargetError
 
 __all__ = [
@@ -160,7 +160,9 @@ def publish_stage(
         writers = sum(bool(receipt.rows) for receipt in receipts)
         rows = sum(receipt.rows for receipt in receipts)
         bring_staged(session, plan, stage, options, rows, overwrite=plan.overwrite, writers=writers)
-        drop_stage(session, plan.place.staging, plan.staging)
+        # Behind the rows, which hold its definition: before them, an ALTER that they wait for is not seen.
+        table = find_table(session, target.sql, behind=f"DROP TABLE IF EXISTS {stage}")
+        check_planned(DIALECT, target, table)
         return False
     if options.write_mode != "insert":
         PostgresMerge(session, target, stage, options.write_mode).refuse_bad_keys()

@@ -3,6 +3,7 @@
 import datetime
 import logging
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.base.registry import describe
+from spark_channel.connectors.mysql.write.merge import insert_staged as insert
 from spark_channel.errors import (
     BatchRefusedError,
     CommitError,
@@ -61,6 +63,35 @@ def test_upsert_skip_existing_and_apply(keyed: Shop, commit: str) -> None:
             keyed.write(pa.table({"id": ids, "name": ["x", "y"]}), writeMode="upsert", **options)
     assert len(rows(keyed)) == 4
     assert keyed.staged() == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_table_that_is_altered_behind_all_looks_at_it_is_refused(
+    shop: Shop, overwrite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an ALTER for which the statement that brings the rows waits: the server would round values."""
+    shop.sql("CREATE TABLE t (id BIGINT, n DECIMAL(20, 6))")
+    kind = pa.decimal128(20, 6)
+    rows = pa.table({"id": pa.array([1], pa.int64()), "n": pa.array([Decimal("1.26")], kind)})
+    writer = shop.writer()
+    plan = writer.prepare(shop.context(overwrite=overwrite), rows.schema)
+    receipt = run_task(writer, plan, 0, rows)
+
+    def insert_staged(*given: Any, **more: Any) -> None:
+        if not overwrite:  # whose DELETE holds the definition
+            shop.sql("ALTER TABLE t MODIFY n DECIMAL(20, 1)")
+        insert(*given, **more)
+
+    monkeypatch.setattr(
+        "spark_channel.connectors.mysql.write.database.insert_staged", insert_staged
+    )
+    if overwrite:
+        shop.sql("ALTER TABLE t MODIFY n DECIMAL(20, 1)")
+    with pytest.raises(CommitError, match="was altered while its rows were written"):
+        writer.commit(plan, [receipt])
+    writer.abort(plan, None)
+    assert shop.rows("SELECT COUNT(*) FROM t") == [("0",)]
+    assert shop.staged() == []
 
 
 @pytest.mark.parametrize("commit", ["job", "task"])

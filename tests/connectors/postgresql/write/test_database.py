@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors.postgresql.write import staged_rows
 from spark_channel.errors import (
     BatchRefusedError,
     CommitError,
@@ -361,6 +362,33 @@ def test_a_view_is_no_target(pg: Pg) -> None:
     pg.psql("CREATE VIEW v AS SELECT 1 AS id")
     with pytest.raises(TargetError, match="COPY cannot write to"):
         pg.write(_rows(1), dbtable="v")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_table_that_is_altered_behind_the_look_at_it_is_refused(
+    pg: Pg, overwrite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an ALTER for which the statement that brings the rows waits: the server would round values."""
+    pg.psql("CREATE TABLE t (id bigint, n numeric(20, 6))")
+    kind = pa.decimal128(20, 6)
+    rows = pa.table({"id": pa.array([1], pa.int64()), "n": pa.array([Decimal("1.26")], kind)})
+    writer = pg.writer("t", truncate=True)
+    plan = writer.prepare(pg.context(commit="job", overwrite=overwrite), rows.schema)
+    receipt = run_task(writer, plan, 0, rows)
+    check = staged_rows.is_there
+
+    def is_there(*given: Any, **more: Any) -> bool:
+        found = check(*given, **more) if not overwrite else True
+        pg.psql("ALTER TABLE t ALTER n TYPE numeric(20, 1)")
+        return found
+
+    monkeypatch.setattr(staged_rows, "is_there", is_there)
+    with pytest.raises(CommitError, match="was altered while its rows were written"):
+        writer.commit(plan, [receipt])
+    monkeypatch.undo()
+    writer.abort(plan, None)
+    assert pg.psql("SELECT count(*) FROM t") == "0"
+    assert pg.staged() == []
 
 
 @BOTH
