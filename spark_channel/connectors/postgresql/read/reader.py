@@ -346,7 +346,7 @@ class PostgresSplitter(Splitter):
 
 _log = log_of(__name__)
 
-_PIECE_BYTES = 512 << 10
+_PIECE_BYTES = 1 << 20
 _SOCKET_BYTES = 10 << 20
 """Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
 
