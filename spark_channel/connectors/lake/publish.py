@@ -469,8 +469,9 @@ class LakePublisher(Writer):
         """
         state = lake.open() if seen is None else seen
         runs, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
-        # This run last: it may have published files of another one of its job.
-        for run in sorted(runs, key=lambda one: one.run.name == last):
+        # Those that noted files last, since these may be other runs'; of them this run: whoever comes after one that
+        # was killed here must find the note as long as there are files.
+        for run in sorted(runs, key=lambda one: (bool(one.publishing), one.run.name == last)):
             run_claim = run.held
             if only is not None and run_claim.identity.key != only.key:
                 continue

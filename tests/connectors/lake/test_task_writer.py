@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,6 +333,47 @@ def test_a_batch_that_begins_while_another_job_looks_for_ended_runs_keeps_its_fi
     ((batch, batch_plan, batch_receipts),) = begun
     batch.commit(batch_plan, batch_receipts)
     assert target.seen() == Counter([0, 1, 7])
+
+
+def test_who_removes_a_batch_of_several_tasks_may_be_killed(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task's run has noted the files of all: whoever comes after must know them."""
+    _write(target, "before")
+    writer = target.writer()
+    plans = [writer.prepare(_batch(0), _rows().schema) for _ in range(4)]
+    receipts = []
+    for number, plan in enumerate(plans):
+        attempt = writer.open(plan, number, next(_attempts))
+        attempt.write(_rows(number))
+        receipts.append(attempt.close())
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeWriter, "clear", lambda *_, **__: None)
+        writer.commit(plans[1], receipts)
+    remove = Run.remove
+    removed: list[str] = []
+
+    def killed(self: Run, keep: Any = ()) -> None:
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(self.name)
+        remove(self, keep)
+
+    def noted_first(*place: Any) -> Any:
+        runs, published = all_runs(*place)
+        return sorted(runs, key=lambda run: not run.publishing), published
+
+    monkeypatch.setattr(publish, "all_runs", noted_first)
+    for _ in plans:
+        removed.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "remove", killed)
+            with suppress(KeyboardInterrupt):
+                _write(target, "other")
+        assert target.seen() == Counter(range(4))
+    _write(target, "next", 9)
+    assert target.seen() == Counter([*range(4), 9])
+    assert target.staged() == []
 
 
 def test_a_job_makes_one_version_and_one_with_a_transaction_id_two(target: Target) -> None:
