@@ -139,8 +139,11 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.strip().isdigit() else None
 
 
-_GRACE_SECONDS = 8.0
+_GRACE_SECONDS = 4.0
 """The time that a program has to end after its jobs were cancelled; docker kills it after 10 s."""
+
+_ends: list[int] = []
+"""The exit code of a program that SIGTERM ends, from then on."""
 
 
 def end_on_sigterm(spark: SparkSession) -> None:
@@ -172,6 +175,7 @@ class _Termination:
         if self._came:
             raise SystemExit(TERMINATED)
         self._came = True
+        _ends.append(TERMINATED)
         atexit.register(_exit_terminated)
         self._news.put(None)  # safe in a signal handler, as no lock of a condition is
 
@@ -572,7 +576,7 @@ def _serve(context: Any) -> None:
             take_back()
         take_off()
         failed = getattr(sys, "last_value", None) is not None  # the error that ends the program
-        if not failed and context._jsc is not None:  # noqa: SLF001 - how pyspark itself asks whether it was stopped
+        if not failed and not _ends and context._jsc is not None:  # noqa: SLF001 - how pyspark itself asks whether it was stopped
             server.jobs.wait_left(_LEAVE_SECONDS)
         if page := _pages.pop(jvm, None):
             page.stop()

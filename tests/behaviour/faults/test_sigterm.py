@@ -19,9 +19,11 @@ BEGIN = """
 import sys, time
 from pyspark.sql import SparkSession
 from spark_channel import register, transfer
+from spark_channel.spark import session
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 register(spark)
 target = sys.argv[1]
+session._GRACE_SECONDS = 30  # of a busy machine
 """
 WRITES = {
     "write": 'spark.range(1_000_000).repartition(2).write.format("channel").option("writer", "parquet")'

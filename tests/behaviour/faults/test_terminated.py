@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_channel.spark import session
+
 ROOT = Path(__file__).resolve().parents[3]
+OPERATIONS = ROOT / "docs" / "operations.md"
 BEGIN = """
 import atexit, os, signal, sys, threading, time
 from types import SimpleNamespace
@@ -116,6 +119,12 @@ def test_the_grace_does_not_wait_for_a_query_that_cannot_be_stopped() -> None:
     stuck = "spark.streams.active.append(SimpleNamespace(stop=lambda: never.wait(60)))"
     done = run(f"{stuck}\nos.kill(os.getpid(), signal.SIGTERM)\nnever.wait(60)", grace=0.5)
     assert (done.returncode, done.stdout) == (143, "cleaned up\n"), done.stderr
+
+
+def test_the_grace_leaves_a_second_of_the_five_that_the_docs_promise() -> None:
+    row = next(line for line in OPERATIONS.read_text().splitlines() if "called `register`" in line)
+    assert "within 5 s" in row
+    assert session._GRACE_SECONDS <= 4
 
 
 def test_a_handler_of_the_programs_own_stays() -> None:
