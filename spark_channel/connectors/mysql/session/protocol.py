@@ -6,6 +6,7 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_respon
 """
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ __all__ = [
 _CHUNK = 1 << 18
 _LARGEST_PACKET = 0xFFFFFF
 _HEAD = 4
+_SHORT = 0x100
+_FEW_BYTES = 1_024
+_LOOKS = 2
 _EOF, _ERROR, _NULL = 0xFE, 0xFF, 0xFB
 _WIDE = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """The first byte of a field whose length follows -> the bytes of that length."""
@@ -82,11 +86,15 @@ class _Rows:
 
     def take(self, most_rows: int, most_bytes: int) -> tuple[bytes | bytearray, Places, Places]:
         """Whole rows in one piece of memory: where each one's first field begins, and where its last one ends."""
-        buffer, begins, used = self._buffer, list[int](), 0
+        buffer, begins, used = self._buffer, list[Places](), 0
+        count = 0
         while True:
-            used = self._find(begins, used, most_rows)
-            if begins and (
-                self.ended or len(begins) >= most_rows or used >= most_bytes or self._is_long(used)
+            for find in (_heads, self._walk):
+                places, used = find(buffer, used, most_rows - count)
+                begins.append(places)
+                count += len(places)
+            if count and (
+                self.ended or count >= most_rows or used >= most_bytes or self._is_long(used)
             ):
                 break
             if self.ended:
@@ -96,12 +104,12 @@ class _Rows:
                 return row, np.array([0]), np.array([len(row)])
             self._more()
         self._buffer = buffer[used:]
-        places = np.array(begins, np.int64)
+        places = np.concatenate(begins) + _HEAD
         return buffer, places, np.append(places[1:] - _HEAD, used)[: len(places)]
 
-    def _find(self, begins: list[int], begin: int, most_rows: int) -> int:
-        """Add the rows behind `begin` that have come whole; returns the end of the last."""
-        buffer, size, head = self._buffer, len(self._buffer), struct.Struct("<I").unpack_from
+    def _walk(self, buffer: bytearray, begin: int, most_rows: int) -> tuple[Places, int]:
+        """The packets from `begin` on that have come whole, and the end of the last."""
+        begins, size, head = array("q"), len(buffer), struct.Struct("<I").unpack_from
         while len(begins) < most_rows and begin + _HEAD < size:
             length = head(buffer, begin)[0] & _LARGEST_PACKET
             end = begin + _HEAD + length
@@ -111,9 +119,9 @@ class _Rows:
             if mark >= _EOF and (mark == _ERROR or length < 9):
                 self._finish(bytes(buffer[begin + _HEAD : end]), mark)
                 break
-            begins.append(begin + _HEAD)
+            begins.append(begin)
             begin = end
-        return begin
+        return np.array(begins, np.int64), begin
 
     def _more(self) -> None:
         chunk = self._read(_CHUNK)
@@ -152,17 +160,41 @@ class _Rows:
         self.warnings = int.from_bytes(packet[1:3], "little")
 
 
+def _heads(buffer: bytearray, begin: int, most_rows: int) -> tuple[Places, int]:
+    """As `_Rows._walk`, for short packets together, and maybe not all of them.
+
+    The length of a short packet is one byte, and two that are zero. Such places are the packets where each leads to the
+    next, and the first is `begin`. One to which none leads is no packet: two empty texts are zeros, too.
+    """
+    none = np.empty(0, np.int64), begin
+    octets = np.frombuffer(buffer, np.uint8)[begin : begin + most_rows * (_HEAD + _SHORT)]
+    if len(octets) < _FEW_BYTES or octets[1] or octets[2]:
+        return none
+    zeros = octets == 0
+    heads = np.flatnonzero(zeros[1:-3] & zeros[2:-2])
+    for _ in range(_LOOKS):
+        ends = heads + _HEAD + octets[heads]
+        if np.array_equal(ends[:-1], heads[1:]):
+            break
+        led = np.zeros(len(octets) + _HEAD + _SHORT, np.bool_)
+        led[ends], led[0] = True, True
+        heads = heads[led[heads]]
+    ends = heads + _HEAD + octets[heads]
+    follow = (ends[:-1] == heads[1:]) & (octets[heads[:-1] + _HEAD] < _EOF)
+    count = min(most_rows, int(np.argmin(np.append(follow, False))))
+    return heads[:count] + begin, begin + int(heads[count])
+
+
 def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) -> Fields:
     memory, at, fields = np.frombuffer(data, np.uint8), begins, []
     for _ in range(width):
         start, end, null = _field(memory, at)
-        if np.any(start > end) or np.any(end > ends):
-            raise ValueError("a field that ends behind its row")
-        fields.append(_cut(data, start, end, null))
+        fields.append((start, end, null))
         at = end
+    # No length is negative: a field that ends behind its row moves the end of its row, too.
     if not np.array_equal(at, ends):
         raise ValueError("the fields of a row end elsewhere than the row")
-    return fields
+    return [_cut(data, *field) for field in fields]
 
 
 def _field(
@@ -182,6 +214,8 @@ def _field(
                 memory[start[rows] + byte].astype(np.int64) << 8 * byte for byte in range(wide)
             ]
             length[rows] = np.sum(lengths, axis=0)
+            if not 0 <= length[rows].min() <= length[rows].max() <= len(memory):
+                raise ValueError("a field that is longer than what has come")
             start[rows] += wide
     return start, start + length, null
 

@@ -8,6 +8,7 @@ import pymysql
 import pytest
 from hypothesis import given, settings
 
+from spark_channel.connectors.mysql.session import protocol
 from spark_channel.connectors.mysql.session.protocol import field_batches
 
 Row = tuple[bytes | None, ...]
@@ -99,6 +100,35 @@ def test_any_fields_in_any_pieces(
     batches = _read(rows, piece=piece, most_rows=most_rows, most_bytes=most_bytes)
     assert [row for batch in batches for row in batch] == rows
     assert all(1 <= len(batch) <= most_rows for batch in batches)
+
+
+def _texts(number: int) -> Row:
+    """Rows of one length and of others, with zeros inside, and some that are not short."""
+    few = (b"%d" % number, b"x" * (number % 7), None if number % 3 else b"", b"")
+    zeros = bytes(number % 5) if number % 11 == 0 else b"z"
+    return (*few, zeros, b"y" * 300 if number % 101 == 100 else b"")
+
+
+@pytest.mark.parametrize("most_rows", [7, 1000])
+def test_many_short_rows_are_found_together_and_as_they_are(
+    most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked, walk = list[int](), protocol._Rows._walk
+
+    def counted(rows: Any, buffer: bytearray, begin: int, most: int) -> Any:
+        found = walk(rows, buffer, begin, most)
+        walked.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(protocol._Rows, "_walk", counted)
+    rows = [_texts(number) for number in range(5_000)]
+    batches = _read(rows, piece=1 << 16, most_rows=most_rows)
+    assert [row for batch in batches for row in batch] == rows
+    walked.clear()
+    short: list[Row] = [(b"%d" % number, b"", b"a text") for number in range(5_000)]
+    batches = _read(short, piece=1 << 16)
+    assert [row for batch in batches for row in batch] == short
+    assert sum(walked) < 50
 
 
 @pytest.mark.parametrize("size", [0xFFFFFF - 4, 0xFFFFFF - 3, 0x1FFFFFE - 9, (1 << 24) + 5])
