@@ -32,6 +32,7 @@ _LATE_INSTANTS = (1_000_000, 4_294_967_295_999_999)
 
 _QUOTED = (b'"', b",", b"\n", b"NULL")
 """Texts of a column with one of these are enclosed in quotes."""
+_NULLS: dict[str, Any] = {"null_handling": "replace", "null_replacement": "NULL"}
 _LONGEST = max(map(len, _QUOTED))
 _LOOK = 1 << 20
 
@@ -72,9 +73,9 @@ def _lines(rows: pa.RecordBatch, quotes: Sequence[bool]) -> Iterator[memoryview 
         if has_long:
             yield from _long_line(part, quotes)
             continue
-        fields = list(map(_field, part.columns, quotes))
-        lines = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
-        yield _bytes_of(pc.binary_join_element_wise(lines, "\n", ""))
+        *fields, last = map(_field, part.columns, quotes)
+        last = pc.binary_join_element_wise(last, "\n", "", **_NULLS)
+        yield _bytes_of(pc.binary_join_element_wise(*fields, last, ",", **_NULLS))
 
 
 def _field(text: pa.Array, quotes: bool) -> pa.Array:
@@ -87,14 +88,14 @@ def _field(text: pa.Array, quotes: bool) -> pa.Array:
             text = pc.replace_substring(text, '"', '""')
         if found:
             text = pc.binary_join_element_wise('"', text, '"', "")
-    return pc.fill_null(text, "NULL")
+    return text
 
 
 def _long_line(row: pa.RecordBatch, quotes: Sequence[bool]) -> Iterator[memoryview | bytes]:
     for number, (values, in_quotes) in enumerate(zip(row.columns, quotes, strict=True)):
         yield b"," if number else b""
         if not is_long(values):
-            yield _bytes_of(_field(values, in_quotes))
+            yield _bytes_of(pc.fill_null(_field(values, in_quotes), "NULL"))
             continue
         data, mark = _bytes_of(values), b'"' if in_quotes else b""
         yield mark

@@ -1,8 +1,11 @@
 """Sends batches to a MySQL server by LOAD DATA LOCAL or INSERT: each row is stored as it is, or refused."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
+from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -14,8 +17,11 @@ from spark_channel.connectors.mysql.write.table_locks import in_turn, turns_end
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.loading import Rows
 
 __all__ = ["RefusedRowsError", "RowSender"]
+
+_T = TypeVar("_T")
 
 _MOST_PACKET = 4 << 20
 _FILE = "spark_channel_rows"
@@ -71,7 +77,7 @@ class RowSender:
         if not self._local:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
-    def load(self, rows: pa.RecordBatch, spread: float = 0.0) -> None:
+    def load(self, rows: Rows, spread: float = 0.0) -> None:
         """Load all `rows`: under a limit in pieces over `spread` seconds, else at once.
 
         Raises:
@@ -103,13 +109,17 @@ class RowSender:
             for begin in range(0, rows.num_rows, max(1, most)):
                 send(begin, begin + most)
 
-    def _send(self, part: pa.RecordBatch) -> None:
+    def _send(self, part: Rows) -> None:
         if self._local:
-            self._load(load_lines(part, self._columns, exact=self._exact), part.num_rows)
+            encode = partial(load_lines, columns=self._columns, exact=self._exact)
+            self._load(chain.from_iterable(_encoded(part, encode)), part.num_rows)
             return
         names = ", ".join(quoted(column.target) for column in self._columns)
         verb, ending = self._words or ("INSERT", "")
-        for text, rows in insert_values(part, self._columns, self._packet, exact=self._exact):
+        values = partial(
+            insert_values, columns=self._columns, most_bytes=self._packet, exact=self._exact
+        )
+        for text, rows in chain.from_iterable(_encoded(part, values)):
             self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{ending}", rows)
 
     def _load(self, lines: Iterable[memoryview | bytes], rows: int) -> None:
@@ -136,6 +146,19 @@ class RowSender:
             if others := self._session.warnings_but_keys():
                 raise RefusedRowsError("; ".join(others))
         check_affected(self._label, rows, affected, self._words or ("INSERT", ""))
+
+
+def _encoded(rows: Rows, encode: Callable[[pa.RecordBatch], _T]) -> list[_T]:
+    """What `encode` makes of each batch; it judges all values before the first row is sent."""
+    pieces, before = list[_T](), 0
+    for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+        try:
+            pieces.append(encode(batch))
+        except BadValueError as error:
+            error.index += before
+            raise
+        before += batch.num_rows
+    return pieces
 
 
 def _is_instant(kind: pa.DataType) -> bool:

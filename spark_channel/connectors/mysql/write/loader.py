@@ -66,6 +66,8 @@ _CUT = re.compile(r"Data (?:truncated|too long) for column '(.+?)'")
 
 _REPLAYED_BYTES = 32 << 20
 """Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
+_LEAST_ROWS = 4_096
+"""Of a batch that is encoded alone."""
 TASK_SECONDS = 2.5
 """How long a task should last under a limit: its rows are held, and added at its end."""
 _OLDER_EPOCHS = 3
@@ -113,9 +115,10 @@ def mysql_loading(
     connect = partial(
         MysqlWriteSession, options, TargetError, local_infile=options.local_infile is not False
     )
+    new_loading = partial(Loading, connect, chunks=_large)
     if plan.commit == "job" and not plan.one_pass:
         staging = MysqlStaging(database, claim)
-        return Loading(connect, staging=staging, holds=staging.holds)
+        return new_loading(staging=staging, holds=staging.holds)
     is_append = options.write_mode == "insert" and options.duplicates == "error"
     is_paced = stages and may_last(options, plan)
     # A role that may create no table may create no temporary one.
@@ -125,20 +128,25 @@ def mysql_loading(
         else None
     )
     if (is_append or words is not None) and not is_paced:
-        return Loading(connect, direct=MysqlLoader(database, claim, None, words), answers=_answers)
+        return new_loading(direct=MysqlLoader(database, claim, None, words), answers=_answers)
     temporary = TemporaryTable(database, claim, is_paced=is_paced)
     judges = options.tolerates_dirty_rows
     loader = MysqlLoader(database, claim, temporary, None, judges=judges, is_paced=is_paced)
     if judges:
-        return Loading(connect, direct=loader, is_paced=is_paced, answers=_answers)
-    return Loading(
-        connect,
+        return new_loading(direct=loader, is_paced=is_paced, answers=_answers)
+    return new_loading(
         held=loader,
         staging=temporary,
         held_bytes=most_held(options) if is_append else 0,
         is_paced=is_paced,
         answers=_answers,
     )
+
+
+def _large(rows: pa.Table) -> list[Rows]:
+    """In batches that are large enough to be encoded alone: to join such as are copies all values."""
+    is_large = rows.num_rows >= _LEAST_ROWS * max(column.num_chunks for column in rows.columns)
+    return [rows if is_large else rows.combine_chunks()]
 
 
 def _answers(session: MysqlWriteSession) -> bool:
@@ -237,7 +245,6 @@ class MysqlStaging:
         self, session: MysqlWriteSession | None, rows: Rows, before: int, spread: float
     ) -> bool:
         assert session is not None
-        assert isinstance(rows, pa.RecordBatch)
         try:
             sender = self._sender or self._created(session)
             with _refusals(self._claim, before), in_transaction(self._database, session):
@@ -323,7 +330,6 @@ class TemporaryTable:
     ) -> bool:
         assert session is not None
         assert self.sender is not None
-        assert isinstance(rows, pa.RecordBatch)
         with _refusals(self._claim, before), in_transaction(self._database, session):
             self.sender.load(rows, spread)
         return True
@@ -432,7 +438,6 @@ class MysqlLoader:
 
     def _send(self, rows: Rows, spread: float = 0.0) -> None:
         assert self._sender is not None
-        assert isinstance(rows, pa.RecordBatch)
         self._sender.load(rows, spread)
 
     def judge(self, session: MysqlWriteSession, rows: Rows, before: int) -> None:
@@ -468,11 +473,10 @@ class MysqlLoader:
         if self._temporary is not None and self._temporary.sender is not None:
             self._insert_staged(session, self._temporary, self._claim.tally.rows, spread)
         elif rows:
-            whole = pa.concat_tables(rows).combine_chunks()
-            rows[:] = [whole]  # the same rows, should the server end a deadlock
-            (batch,) = whole.to_batches()
+            table = pa.concat_tables(rows).combine_chunks()
+            rows[:] = [table]  # the same rows, should the server end a deadlock
             with _refusals(self._claim, 0):
-                self._send(batch, spread)
+                self._send(table, spread)
 
     def _insert_staged(
         self, session: MysqlWriteSession, temporary: TemporaryTable, rows: int, spread: float

@@ -128,7 +128,8 @@ def local_timestamps(
 def decimal_text(array: pa.Array) -> pa.Array:
     """Decimals as text without an exponent."""
     text = pc.cast(array, pa.string())
-    if pc.any(pc.match_substring(text, "E")).as_py():
+    # Arrow writes an exponent of numbers below 10^-6, and of negative scales.
+    if not 0 <= array.type.scale <= 6 and pc.any(pc.match_substring(text, "E")).as_py():
         plain = [
             None if value is None else format(Decimal(value), "f") for value in text.to_pylist()
         ]
