@@ -15,7 +15,7 @@ from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.definition import ForeignKeyDefinition
 from spark_channel.connectors.base.overlap import Overlap, most_overlap, overlap
-from spark_channel.connectors.base.session_pool import keeping_sessions
+from spark_channel.connectors.base.session_pool import keeping_sessions, sessions
 from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.write.job import SqlWriter
@@ -360,7 +360,8 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
             copies.append(_copy(replication, table, options, source, digest, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
     writes = connector_of(replication.target, "writer")
-    copies, target_notes = _without_targets(replication, copies, source, writes)
+    with sessions.one_table():
+        copies, target_notes = _without_targets(replication, copies, source, writes)
     copies = _apart(copies, folds=target.folds_names)
     notes = target_notes + _notes(replication, select, tables, [copy.stream for copy in copies])
     selected = Names(select)
