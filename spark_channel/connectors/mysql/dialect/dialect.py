@@ -23,6 +23,7 @@ from spark_channel.connectors.mysql.types.arrow import INSTANT, LOCAL
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
     Column,
+    Declared,
     KeyColumn,
     ReadColumn,
     Table,
@@ -40,6 +41,7 @@ __all__ = [
     "MysqlDialect",
     "MysqlTable",
     "catalog_rows",
+    "declared_in",
     "find_rows",
     "name_places",
     "of_tables",
@@ -632,6 +634,12 @@ def table_named(session: Session, database: str, name: str) -> MysqlTable | None
     """The table or view; None when there is none."""
     rows = catalog_rows(session, [(database, name)]).get((database, name))
     return None if rows is None else table_of(rows)
+
+
+def declared_in(session: Session, database: str, name: str) -> Declared:
+    """The columns of a table and their types, by one statement; () = it is not there."""
+    rows = session.rows(of_tables(_COLUMN_ROWS, [(database, name)]))
+    return tuple((column.name, column.declared) for column in _columns([row[3:] for row in rows]))
 
 
 def table_of(rows: CatalogRows) -> MysqlTable:

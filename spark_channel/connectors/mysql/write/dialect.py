@@ -11,7 +11,12 @@ from spark_channel.arrow_schema import UNLIMITED, is_text
 from spark_channel.connectors.base.definition import ConstraintDefinition
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import fits, plain_kind
-from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
+from spark_channel.connectors.mysql.dialect import (
+    MysqlColumn,
+    MysqlDialect,
+    MysqlTable,
+    declared_in,
+)
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import MysqlWriteSession, code_of, quoted
 from spark_channel.connectors.mysql.types import (
@@ -293,6 +298,10 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
             raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
         words = "".join(f" {name}={value}" for name, value in pairs)
         return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{words}"
+
+    def find_columns(self, session: Session, target: TargetTable) -> Declared:
+        """By one statement: a task's transaction waits for it."""
+        return declared_in(session, target.schema, target.name)
 
     def columns_as_created(self, table: Table) -> Declared:
         """Without the key that MySQL adds with sql_generate_invisible_primary_key = ON."""

@@ -68,6 +68,10 @@ WHERE k.contype = 'f' AND k.confrelid = {name}::regclass AND k.conrelid <> k.con
   AND k.confdeltype IN ('c', 'n', 'd')
 """
 """Foreign keys by which a delete changes other tables."""
+_DECLARED = """
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = pg_catalog.to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped
+"""
 _MOST_LETTERS = 10_485_760
 _NUMBERS = {
     "int2": "smallint",
@@ -188,6 +192,9 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
             raise TargetError(
                 f"COPY cannot write to {table.label}, which is not a table; name the table behind it"
             )
+
+    def columns_query(self, target: TargetTable) -> str:
+        return _DECLARED.format(name=literal_sql(target.sql))
 
     def is_filled(self, table: Table, column: Column) -> bool:
         return super().is_filled(table, column) or bool(cast(PgColumn, column).identity)

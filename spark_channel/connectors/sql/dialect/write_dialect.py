@@ -14,6 +14,7 @@ from spark_channel.connectors.sql.catalog import (
     Column,
     Declared,
     Table,
+    TargetTable,
     WriteColumn,
     declared_columns,
 )
@@ -198,6 +199,17 @@ class WriteDialect(Dialect):
     def columns_as_created(self, table: Table) -> Declared:
         """The columns that the statement named with which a table was made."""
         return declared_columns(table)
+
+    def columns_query(self, target: TargetTable) -> str:
+        """A query for the names and types of the table's columns, which can go with other statements; "" = none."""
+        return ""
+
+    def find_columns(self, session: Session, target: TargetTable) -> Declared:
+        """The table's columns as they are now; () = there is no table."""
+        if query := self.columns_query(target):
+            return tuple(session.rows(query))
+        table = self.find_table(session, target.sql)
+        return () if table is None else declared_columns(table)
 
     def is_filled(self, table: Table, column: Column) -> bool:
         """Whether the database itself fills a column that the rows do not have."""

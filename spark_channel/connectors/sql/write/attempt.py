@@ -311,14 +311,29 @@ class _Connection(Generic[S]):
         except Exception as failure:  # a session that is lost, or was closed, has nothing to undo
             _log.debug("task %d undid nothing: %s", self._claim.task, failure)
         verdict = self._database.verdict(error)
-        if Verdict.CONFLICT in verdict and Verdict.LOST not in verdict:
-            if self._claim.is_done(session):
-                return
-            self._claim.check(session)
+        if Verdict.LOST not in verdict:
+            if Verdict.CONFLICT in verdict:
+                if self._claim.is_done(session):
+                    return
+                self._claim.check(session)
+            self._check_columns(session)
         explained = self.loading.explain(error)
         if explained is error:
             raise error
         raise explained from error
+
+    def _check_columns(self, session: S) -> None:
+        """The database itself says less of a table that is not as planned.
+
+        Raises:
+            TargetError: it is not.
+        """
+        try:
+            columns = self._claim.columns(session)
+        except Exception as failure:  # the session may be lost, too
+            _log.debug("task %d did not look at its table: %s", self._claim.task, failure)
+        else:
+            self._claim.check_columns(columns)
 
 
 @final

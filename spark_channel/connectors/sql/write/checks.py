@@ -4,7 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from spark_channel.connectors.base.contract import Receipt
-from spark_channel.connectors.sql.catalog import Table, TargetTable, declared_columns, listed
+from spark_channel.connectors.sql.catalog import (
+    Declared,
+    Table,
+    TargetTable,
+    declared_columns,
+    listed,
+)
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import BoundSession
@@ -15,6 +21,7 @@ __all__ = [
     "check_planned",
     "check_receipt",
     "check_stored",
+    "check_written",
     "dropped",
     "holds_unique",
     "is_ready",
@@ -135,6 +142,25 @@ def check_planned(dialect: WriteDialect, target: TargetTable, table: Table | Non
             f"another job created or altered table {target.label!r} while this one wrote its rows, "
             f"and it does not hold ({', '.join(target.key)}) unique, as this job needs. {again}"
         )
+
+
+def check_written(dialect: WriteDialect, target: TargetTable, columns: Declared) -> None:
+    """Check that the columns that are written are as the plan found them. Others may come and go in a long job.
+
+    Raises:
+        TargetError: the table was dropped, or one of them altered.
+    """
+    if not columns:
+        raise dropped(target)
+    declared_now, written = dict(columns), frozenset(target.names)
+    for name, planned in target.declared:
+        now = declared_now.get(name)
+        if name in written and (now is None or not dialect.is_same_type(now, planned)):
+            raise TargetError(
+                f"table {target.label!r} was altered while its rows were written: column {name!r} was {planned!r} when "
+                f"the job began, and is {'not there' if now is None else repr(now)} now. None of this attempt's rows "
+                "was stored; run the job again"
+            )
 
 
 def dropped(target: TargetTable) -> TargetError:

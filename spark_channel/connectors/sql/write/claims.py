@@ -430,8 +430,10 @@ class Claims:
             for task, attempt, count, size in rows
         ]
 
-    def add_task(self, held_claim: HeldClaim, receipt: Receipt) -> None:
-        """Note that a task committed. The caller has fenced in this transaction.
+    def add_task(
+        self, held_claim: HeldClaim, receipt: Receipt, *, then: str = ""
+    ) -> list[tuple[Any, ...]]:
+        """Note that a task committed. The caller has fenced in this transaction. Returns the rows of the query `then`.
 
         Raises:
             TargetError: another attempt of the task has, or is about to.
@@ -444,11 +446,11 @@ class Claims:
             receipt.nbytes,
             utc_text(),
         )
-        self._run(
+        note = (
             f"INSERT INTO {self._dialect.table(TASKS)} "  # noqa: S608 - a quoted name
-            "(claim, task, attempt, row_count, byte_count, committed_at) VALUES (?, ?, ?, ?, ?, ?)",
-            values,
+            "(claim, task, attempt, row_count, byte_count, committed_at) VALUES (?, ?, ?, ?, ?, ?)"
         )
+        return self._run_all((note, values), *([(then, ())] if then else []))
 
     def begin_publish(self, held_claim: HeldClaim) -> bool:
         """Lock the claim, and hold it to be this run's. False: the write was published before.

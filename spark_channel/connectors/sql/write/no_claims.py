@@ -71,7 +71,10 @@ class NoClaims(Claims):
     def receipts(self, identity: Identity) -> list[Receipt]:
         return []
 
-    def add_task(self, held_claim: HeldClaim, receipt: Receipt) -> None: ...
+    def add_task(
+        self, held_claim: HeldClaim, receipt: Receipt, *, then: str = ""
+    ) -> list[tuple[Any, ...]]:
+        return []
 
     def makes_table(self, held_claim: HeldClaim) -> None: ...
 

@@ -4,9 +4,9 @@ import secrets
 from typing import Generic
 
 from spark_channel.connectors.base.contract import Receipt, RowTally
-from spark_channel.connectors.sql.catalog import Table
+from spark_channel.connectors.sql.catalog import Declared, Table
 from spark_channel.connectors.sql.session import S
-from spark_channel.connectors.sql.write.checks import check_planned
+from spark_channel.connectors.sql.write.checks import check_planned, check_written
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import (
     claims_at,
@@ -91,24 +91,44 @@ class TaskClaim(Generic[S]):
         assert table is not None
         return table
 
+    def columns(self, session: S) -> Declared:
+        """The table's columns as they are now, for `check_columns`."""
+        target = self.plan.target
+        # Of those that are not declared nothing is known.
+        return self._database.dialect.find_columns(session, target) if target.declared else ()
+
+    def check_columns(self, columns: Declared) -> None:
+        """Check that the columns that are written are as the plan found them.
+
+        Raises:
+            TargetError: the table was dropped, or one of them altered.
+        """
+        if self.plan.target.declared:
+            check_written(self._database.dialect, self.plan.target, columns)
+
     def note(self, session: S, *, asks_again: bool = False) -> bool:
         """Fence, and note the task beside the claim, before COMMIT. False: another attempt has committed, see `done`.
+
+        The task's rows are in the table, and hold its definition, which is looked at here: before them, an ALTER that
+        they wait for is not seen, and the server would round values to the new type.
 
         `asks_again`: the database may take a second note of one task.
 
         Raises:
-            SupersededError: the claim is another run's.
+            SupersededError: the claim is another run's. TargetError: the table was dropped or altered.
         """
         if self.plan.one_pass:
             return self._publish(session)
-        claims = self._claims(session)
+        claims, query = self._claims(session), ""
+        if self.tally.rows and self.plan.place.has_ledger:
+            query = self._database.dialect.columns_query(self.plan.target)
         try:
             # First: from here on no run takes over, so that what is noted is this run's.
             claims.fence(self.plan.claim)
             if asks_again and self.is_done(session):
                 session.undo()
                 return False
-            claims.add_task(self.plan.claim, self._receipt)
+            columns = tuple(claims.add_task(self.plan.claim, self._receipt, then=query))
         except TargetError as error:
             if Verdict.CONFLICT not in self._database.verdict(error):
                 raise
@@ -116,6 +136,8 @@ class TaskClaim(Generic[S]):
             if not self.is_done(session):
                 raise
             return False
+        if self.tally.rows:
+            self.check_columns(columns if query else self.columns(session))
         return True
 
     def _publish(self, session: S) -> bool:
