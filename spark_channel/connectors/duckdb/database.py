@@ -181,12 +181,12 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
     def tried(
         self,
         session: DuckdbSession | None,
-        target: WriteTarget,
+        place: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
     ) -> NewTable | str:
         used_names = (
-            set() if session is None else set(self.dialect.index_names(session, target.schema))
+            set() if session is None else set(self.dialect.index_names(session, place.schema))
         )
         name_of, other_name = (
             free_names(used_names, None, folds=True),
@@ -195,23 +195,23 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
 
         def sequence_of(sequence: SequenceDefinition) -> str:
             name = other_name(sequence.name)
-            while session is not None and not same_sequence(session, target.schema, name, sequence):
+            while session is not None and not same_sequence(session, place.schema, name, sequence):
                 name = other_name(sequence.name)
             return name
 
-        return tried(definition, rows, target.schema, target.name, name_of, sequence_of)
+        return tried(definition, rows, place.schema, place.name, name_of, sequence_of)
 
     def new_table(
         self,
         session: DuckdbSession | None,
-        target: WriteTarget,
+        place: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
         whole: TableDefinition,
         *,
         is_full: bool,
     ) -> NewTable:
-        new = super().new_table(session, target, definition, rows, whole, is_full=is_full)
+        new = super().new_table(session, place, definition, rows, whole, is_full=is_full)
         if not is_full or new.create:
             return new
         return new.with_carried([*comments_of(definition, rows)])
@@ -279,7 +279,7 @@ class DuckdbDatabase(FileDatabase[DuckdbSession]):
         is_conflict = is_conflict or "write-write conflict" in text
         return Verdict.CONFLICT if is_conflict else Verdict.OTHER
 
-    def claim_dialect(self, session: DuckdbSession, target: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: DuckdbSession, place: WriteTarget) -> ClaimDialect:
         def exists(name: str) -> bool:
             query = (
                 f"SELECT 1 FROM {session.catalog('duckdb_tables')} WHERE database_name = current_database() "  # noqa: S608 - a constant
