@@ -172,11 +172,14 @@ class DeltaState(TableState):
         self.versions = cache(table.transaction_version)
 
     def claim(self, identity: Identity, job: str) -> Claim | None:
+        claim = self.own_claim(identity, job)
+        return self._of_another_writer(identity) if claim is None else claim
+
+    def own_claim(self, identity: Identity, job: str, *, brief: bool = False) -> Claim | None:
         versions = self.versions
-        claim = find_claim(identity, job, versions, self._named)
-        if claim is None:
-            return self._of_another_writer(identity)
-        if identity.kind != "stream":
+        named = (lambda *_: None) if brief else self._named
+        claim = find_claim(identity, job, versions, named)
+        if claim is None or identity.kind != "stream":
             return claim
         generation = versions(generation_app_id(identity))
         return unless_replaced(replace(claim, generation=generation), self.overwrites)

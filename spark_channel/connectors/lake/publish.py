@@ -1,11 +1,14 @@
 """Publishes the data files of a lake table's tasks in one conditional commit, and removes what runs left.
 
 The claim is in the table's own log. Each commit of a write (claim, new columns, publish, release) is the version after
-the one that was looked at, or is not written at all: a decision holds when it is written. A table that is not
-there has no log: the first driver that creates it publishes, and the others find that out.
+the one that was looked at, or is not written at all: a decision holds when it is written. So a run may take its claim
+in the commit that publishes: not if the table's claim is another one than at the run's start, nor if a job has ended
+the run, which notes that beside the table, commits a version, and removes files then. A table that is not there has no
+log: the first driver that creates it publishes, and the others find that out.
 """
 
 import dataclasses
+import posixpath
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +16,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base import claims as protocol
@@ -29,7 +31,14 @@ from spark_channel.connectors.files.file_errors import writing
 from spark_channel.connectors.lake.columns import conform, holds
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.replace import KeyMatch, Replaced, RowMatcher, WhereMatch
-from spark_channel.connectors.lake.runs import FoundRun, Run, all_runs, remove_stray_notes
+from spark_channel.connectors.lake.runs import (
+    FoundRun,
+    Run,
+    all_runs,
+    is_own,
+    live_runs,
+    remove_stray_notes,
+)
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
@@ -71,7 +80,7 @@ class LakePlan(WritePlan):
     layout: Layout | None = None
     new: tuple[pa.Field, ...] = ()
     table: str = ""
-    """The identity of the table, of a run without a claim in it."""
+    """The identity of the table, of a run without a claim in it. See `deferred`."""
     within: Condition | None = None
     key: tuple[str, ...] = ()
     notes: TableNotes = NO_NOTES
@@ -84,13 +93,18 @@ class LakePlan(WritePlan):
         return self.held
 
     @property
+    def deferred(self) -> bool:
+        """Whether the commit that publishes takes the claim, too: its epoch here is the one before."""
+        return bool(self.table) and self.claim.identity.kind != "job"
+
+    @property
     def rows(self) -> Layout:
         assert self.layout is not None
         return self.layout
 
 
 class LakePublisher(Writer):
-    """The commits of a write, after its claim is taken."""
+    """The commits of a write, after its run has begun."""
 
     Options: ClassVar[type[WriteOptions]] = LakeWriteOptions
     options: LakeWriteOptions
@@ -119,7 +133,7 @@ class LakePublisher(Writer):
             try:
                 added = self._publish(lake, plan, receipts, table)
             except SupersededError:
-                self.clear(lake, plan)
+                self.clear(lake, plan, aborted=True)
                 raise
             self.clear(lake, plan, published=added)
         return added
@@ -152,10 +166,11 @@ class LakePublisher(Writer):
             added = self._gathered(lake, plan, run, added)
         replaced = self._replaced(lake, plan, added)
         published: list[bool] = []
+        sent: list[Change] = []
 
         def change(state: TableState | None) -> Change | None:
-            own_claim, current = held_now(
-                plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
+            own_claim, current = _held(
+                plan, None if state is None else state.claim(plan.claim.identity, plan.job)
             )
             at = utc_now().isoformat(timespec="seconds")
             rows, nbytes = (
@@ -167,6 +182,7 @@ class LakePublisher(Writer):
             if claim is None:
                 return None
             _check_unclaimed(lake, plan, run, state)
+            _check_staged(lake, state, plan, added)
             if own_claim.follows is not None:
                 before = 0 if state is None else state.overwrites
                 claim = replace(claim, generation=before + bool(plan.overwrite))
@@ -183,6 +199,7 @@ class LakePublisher(Writer):
             return change_now
 
         def put(state: TableState | None, new_change: Change) -> bool:
+            sent.append(new_change)
             if state is None:
                 return lake.create(plan.rows.columns, plan.rows.partition_by, new_change)
             return state.commit(new_change)
@@ -193,7 +210,10 @@ class LakePublisher(Writer):
         except (CommitError, OptionError, SchemaError):
             raise
         except (TargetError, OSError, pa.ArrowException) as error:
+            if plan.deferred and not sent:  # nothing can be written later
+                raise _failed(lake, error) from error
             self.settle(lake, plan, error)
+            return self._is_by_this_run(lake, plan)
         return self._warn_published(lake, plan) if published == [False] else True
 
     def _gathered(
@@ -236,7 +256,7 @@ class LakePublisher(Writer):
             if state is None:
                 return None  # the table is created with them
             _check_unclaimed(lake, plan, self.run_of(lake, plan), state)
-            own_claim, current = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            own_claim, current = _held(plan, state.claim(plan.claim.identity, plan.job))
             if current is not None and current.has_published(own_claim.position):
                 return None
             protocol.check(current, own_claim)
@@ -326,7 +346,8 @@ class LakePublisher(Writer):
             if state is None:
                 published[:] = [False]
                 return None
-            own_claim, current = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            written = state.own_claim(plan.claim.identity, plan.job)
+            own_claim, current = _held(plan, written)
             published[:] = [current is not None and current.has_published(own_claim.position)]
             if (
                 published == [False]
@@ -335,9 +356,7 @@ class LakePublisher(Writer):
                 and current.epoch != own_claim.epoch
             ):
                 protocol.check(current, own_claim)
-            released = protocol.release(current, own_claim)
-            # A version after this one: a request that is still on its way is rejected.
-            return None if released is None else Change(plan.job, released, operation="release")
+            return _given_back(lake, plan, written)
 
         try:
             self.commit_loop(lake, change)
@@ -353,10 +372,7 @@ class LakePublisher(Writer):
                 "job %s is published to %s; its commit reported: %s", plan.job, lake.shown, error
             )
             return
-        raise CommitError(
-            f"publishing into {lake.shown} failed: {error}. The table has the rows that it had "
-            "before; run the job again"
-        ) from error
+        raise _failed(lake, error) from error
 
     def _was_published(self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]) -> bool:
         """Whether files are gone because the write was published before, by this run or another.
@@ -367,13 +383,12 @@ class LakePublisher(Writer):
         lost = lost_files(lake, added)
         if not lost:
             return False
-        state = lake.open()
-        own_claim, current = held_now(
-            plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
-        )
+        own_claim, current = _held(plan, self._written(lake, plan))
         if current is not None and current.has_published(own_claim.position):
             return True
         protocol.check(current, own_claim)
+        if plan.deferred and not self.run_of(lake, plan).is_live():
+            protocol.check(None, plan.claim)
         raise CommitError(
             f"{len(lost)} data files of job {plan.job}, such as {lost[0]}, "
             f"are missing or incomplete in {lake.shown}: the table was vacuumed without retention, "
@@ -388,11 +403,18 @@ class LakePublisher(Writer):
             plan.claim.identity.shown,
             plan.job,
         )
+        return self._is_by_this_run(lake, plan)
+
+    def _is_by_this_run(self, lake: LakeTable, plan: LakePlan) -> bool:
+        if plan.claim.identity.kind != "txn":
+            return True
+        return not protocol.is_of_another_run(self._written(lake, plan), plan.claim)
+
+    @staticmethod
+    def _written(lake: LakeTable, plan: LakePlan) -> Claim | None:
+        """The write's claim in the newest version, as jobs have written it."""
         state = lake.open()
-        own_claim, current = held_now(
-            plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
-        )
-        return not protocol.is_of_another_run(current, own_claim)
+        return None if state is None else state.own_claim(plan.claim.identity, plan.job)
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         assert isinstance(plan, LakePlan)
@@ -403,18 +425,16 @@ class LakePublisher(Writer):
             self._give_back(lake, plan)
 
     def _give_back(self, lake: LakeTable, plan: LakePlan) -> None:
-        run = self.run_of(lake, plan)
+        may_publish = self.run_of(lake, plan).may_publish()
+        is_shared = plan.deferred and _has_other_tasks(lake, plan)
 
         def change(state: TableState | None) -> Change | None:
             if state is None:
                 return None
-            current = state.claim(plan.claim.identity, plan.job)
-            if current is None and not run.may_publish():
+            written = state.own_claim(plan.claim.identity, plan.job)
+            if (written is None or plan.deferred) and not (may_publish or is_shared):
                 return None
-            # Of a run that wrote no claim: a commit that is still on its way finds this version before it.
-            own_claim, current_claim = held_now(plan.claim, current)
-            released = protocol.release(current_claim, own_claim)
-            return None if released is None else Change(plan.job, released, operation="release")
+            return _given_back(lake, plan, written)
 
         self.commit_loop(lake, change)
         self.clear(lake, plan, aborted=True)
@@ -461,42 +481,87 @@ class LakePublisher(Writer):
         only: Identity | None = None,
         last: str = "",
         seen: TableState | None = None,
-    ) -> None:
-        """Remove the files of runs that can no longer publish, except published files.
+    ) -> list[FoundRun]:
+        """Remove the files of runs that can no longer publish, except published files. Return the other runs.
 
         The table is looked at first: a run that its log has ended then cannot publish later. `own`: a run that will
         not publish since it is this one, and it was aborted. `seen`: the table, of a run that has not committed yet.
         """
         state = lake.open() if seen is None else seen
         runs, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
+        remaining = []
         # Those that noted files last, since these may be other runs'; of them this run: whoever comes after one that
         # was killed here must find the note as long as there are files.
         for run in sorted(runs, key=lambda one: (bool(one.publishing), one.run.name == last)):
-            run_claim = run.held
-            if only is not None and run_claim.identity.key != only.key:
+            if only is not None and run.held.identity.key != only.key:
                 continue
-            claim = None if state is None else state.claim(run_claim.identity, run_claim.owner)
-            given_back = claim is None or not (
-                claim.owner or claim.has_published(run_claim.position)
-            )
-            if own is not None and run.run.name == own.run and given_back:
-                run.run.remove(keep=self._visible(lake, run.publishing))
-            elif _has_ended(claim, run_claim):
-                if _may_have_published(claim, run_claim):
-                    self._remove_run(run.run, published)
-                else:  # or its claim was forgotten, and the table has its files
-                    run.run.remove(keep=self._visible(lake, run.publishing))
-            elif only is None and run.run.is_dead(run_claim):
-                # First: the log may soon forget that the run's claim was taken away.
-                run.run.end()
-                if self._close(lake, run):
-                    _log.info(
-                        "%s: removing what run %s left, whose process has ended",
-                        lake.shown,
-                        run_claim.owner,
-                    )
-                    run.run.remove(keep=self._visible(lake, run.run.publishing()))
+            is_own = own is not None and run.run.name == own.run
+            try:
+                is_removed = self._remove(lake, run, state, published, is_own=is_own, ends=not only)
+            except (OSError, pa.ArrowException, TargetError) as error:
+                if is_own or only is not None:
+                    raise
+                _log.warning(
+                    "%s: what run %s left stays until the next job: %s",
+                    lake.shown,
+                    run.held.owner,
+                    error,
+                )
+                is_removed = False
+            if not is_removed:
+                remaining.append(run)
         remove_stray_notes(lake.store, lake.base)
+        return remaining
+
+    def _remove(
+        self,
+        lake: LakeTable,
+        run: FoundRun,
+        state: TableState | None,
+        published: Collection[str],
+        *,
+        is_own: bool,
+        ends: bool,
+    ) -> bool:
+        """Remove what the run left, if it cannot publish in later versions than `state`. `ends`: a dead run is made to
+        be one of these.
+        """
+        run_claim = run.held
+        claim = None if state is None else state.own_claim(run_claim.identity, run_claim.owner)
+        given_back = claim is None or not (claim.owner or claim.has_published(run_claim.position))
+        if is_own and (given_back or run.deferred):
+            run.run.remove(keep=self._visible(lake, run.publishing))
+            return True
+        if run.has_ended(claim):
+            if run.may_have_published(claim):
+                self._remove_run(run.run, published)
+            elif not run.deferred or self._is_over(lake, run):
+                # Or its claim was forgotten, and the table has its files.
+                run.run.remove(keep=self._visible(lake, run.run.publishing()))
+            return True
+        if not (ends and run.run.is_dead(run_claim)):
+            return False
+        # First: the log may soon forget that the run's claim was taken away.
+        run.run.end()
+        if self._close(lake, run):
+            _log.info(
+                "%s: removing what run %s left, whose process has ended",
+                lake.shown,
+                run_claim.owner,
+            )
+            run.run.remove(keep=self._visible(lake, run.run.publishing()))
+        return True
+
+    @staticmethod
+    def _is_over(lake: LakeTable, run: FoundRun) -> bool:
+        """Whether a run that comes with its claim, and has met another one of its write, publishes nothing later.
+
+        The log may forget a claim that was given back. So the run is ended first, and the table is looked at then: a
+        commit on a later version finds out that the run has ended.
+        """
+        run.run.end()
+        state = lake.open()
+        return state is None or run.has_ended(state.own_claim(run.held.identity, run.held.owner))
 
     @staticmethod
     def _remove_run(run: Run, published: Collection[str]) -> None:
@@ -526,8 +591,13 @@ class LakePublisher(Writer):
 
         def change(state: TableState | None) -> Change | None:
             claim_there = (
-                None if state is None else state.claim(run_claim.identity, run_claim.owner)
+                None if state is None else state.own_claim(run_claim.identity, run_claim.owner)
             )
+            if run.deferred and state is not None:
+                closed[:] = [not run.has_ended(claim_there)]
+                # Any version after `Run.end`: a commit that is on its way is rejected, and not tried again. The
+                # write's own claim stays as it is, for runs that live.
+                return _end(lake, run.run.name, run_claim.owner) if closed == [True] else None
             closed[:] = [state is None or (claim_there is None and run_claim.epoch > 0)]
             if closed == [True]:
                 return None
@@ -637,14 +707,14 @@ def _rows_of(lake: LakeTable, file: NewFile, schema: pa.Schema) -> Iterator[pa.R
 
 def lost_files(lake: LakeTable, added: Sequence[NewFile]) -> list[str]:
     """Those of staged files that are gone, or incomplete."""
-    if not added:
-        return []
-    infos = lake.store.place.fs.get_file_info([f"{lake.base}/{file.path}" for file in added])
-    return [
-        file.path
-        for file, info in zip(added, infos, strict=True)
-        if info.type != pafs.FileType.File or info.size != file.size
-    ]
+    folders = {posixpath.dirname(file.path) for file in added}
+    sizes = {
+        info.path: info.size
+        for folder in sorted(folders)
+        for info in lake.store.entries(f"{lake.base}/{folder}")
+        if info.is_file
+    }
+    return [file.path for file in added if sizes.get(f"{lake.base}/{file.path}") != file.size]
 
 
 def held_now(own_claim: HeldClaim, current: Claim | None) -> tuple[HeldClaim, Claim | None]:
@@ -653,10 +723,82 @@ def held_now(own_claim: HeldClaim, current: Claim | None) -> tuple[HeldClaim, Cl
 
     No other run of the write has come to the table: then this one has the claim, in the commit that publishes.
     """
-    if own_claim.epoch == 0 and (current is None or _is_own(current, own_claim)):
+    if own_claim.epoch == 0 and (current is None or is_own(current, own_claim)):
         own_claim = replace(own_claim, epoch=1)
         return own_claim, current or Claim(own_claim.identity, own_claim.owner, 1)
     return own_claim, current
+
+
+def _held(plan: LakePlan, current: Claim | None) -> tuple[HeldClaim, Claim | None]:
+    """(what the run holds, what the table says). A deferred claim is taken here, unless the table's is another one
+    than when the run began.
+    """
+    claim = plan.claim
+    if not plan.deferred:
+        return held_now(claim, current)
+    before = current or Claim(claim.identity, "", 0)
+    if before.owner or before.epoch != claim.epoch or before.has_published(claim.position):
+        return claim, current
+    taken = replace(claim, epoch=claim.epoch + 1)
+    return taken, replace(before, owner=taken.owner, epoch=taken.epoch)
+
+
+def _given_back(lake: LakeTable, plan: LakePlan, written: Claim | None) -> Change | None:
+    """The version that ends a run which has published nothing: a commit that is still on its way finds it before
+    itself. None = there is one. `written` is the write's claim.
+    """
+    if plan.deferred and plan.claim.identity.kind == "txn":
+        # The claim is left to other runs; the table has had none when this one began.
+        return _end(lake, plan.run, plan.job) if written is None else None
+    own_claim, current = _held(plan, written)
+    released = protocol.release(current, own_claim)
+    return None if released is None else Change(plan.job, released, operation="release")
+
+
+def _end(lake: LakeTable, run: str, job: str) -> Change:
+    """A version that adds nothing: the claim of a run's name, which no run holds."""
+    return Change(job, Claim(_name_of(lake, run), ""), operation="release")
+
+
+def _name_of(lake: LakeTable, run: str) -> Identity:
+    return Identity(lake.shown, "job", run)
+
+
+def _failed(lake: LakeTable, error: Exception) -> CommitError:
+    return CommitError(
+        f"publishing into {lake.shown} failed: {error}. The table has the rows that it had before; run the job again"
+    )
+
+
+def _has_other_tasks(lake: LakeTable, plan: LakePlan) -> bool:
+    """Whether other tasks of a stream's batch have begun, which end with this one."""
+    if plan.claim.identity.kind != "stream":
+        return False
+    runs, _ = all_runs(lake.store, lake.base, lake.data, lake.shown)
+    return any(run.is_of(plan.claim) and run.run.name != plan.run for run in runs)
+
+
+def _check_staged(
+    lake: LakeTable, state: TableState | None, plan: LakePlan, added: Sequence[NewFile]
+) -> None:
+    """Check that no job has ended one of the runs that have written the files, nor is removing what they wrote.
+
+    Whoever ends a run notes that, and commits a version which says so, before it removes files. The log may forget what
+    it says in time, and the notes are looked at after it.
+
+    Raises:
+        SupersededError: it has.
+    """
+    if plan.deferred and state is not None:
+        ended = state.own_claim(_name_of(lake, plan.run), plan.job, brief=True)
+        if ended is not None:
+            protocol.check(None, plan.claim)
+    prefix = f"{lake.data}/"
+    names = {file.path.removeprefix(prefix).partition("/")[0] for file in added} | {plan.run}
+    if not plan.deferred and names == {plan.run}:
+        return
+    if names - live_runs(lake.store, lake.base) or lost_files(lake, added):
+        protocol.check(None, plan.claim)
 
 
 def _check_unclaimed(lake: LakeTable, plan: LakePlan, run: Run, state: TableState | None) -> None:
@@ -673,17 +815,8 @@ def _check_unclaimed(lake: LakeTable, plan: LakePlan, run: Run, state: TableStat
             "run was added; run it again",
             owner=plan.job,
         )
-    if not run.is_live():
+    if not plan.deferred and not run.is_live():
         protocol.check(None, plan.claim)
-
-
-def _is_own(current: Claim, own_claim: HeldClaim) -> bool:
-    """Whether a run without a claim has written this one, with the columns that it adds."""
-    return (
-        own_claim.epoch == 0
-        and own_claim.identity.kind == "job"
-        and current.owner == own_claim.owner
-    )
 
 
 def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
@@ -721,20 +854,3 @@ def check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
             f"{event} {lake.shown} by another job while this one was writing. Nothing of job {plan.job} was added; run "
             "it again"
         )
-
-
-def _has_ended(claim: Claim | None, run_claim: HeldClaim) -> bool:
-    """Whether the log rejects every later publish of the run."""
-    if claim is None:
-        return False
-    if claim.has_published(run_claim.position):
-        return True
-    if not claim.owner:  # one of an earlier run: the table was looked at before this run took it
-        return claim.epoch >= run_claim.epoch
-    return claim.epoch > run_claim.epoch and not _is_own(claim, run_claim)
-
-
-def _may_have_published(claim: Claim | None, run_claim: HeldClaim) -> bool:
-    if claim is None or run_claim.epoch == 0 or run_claim.identity.kind == "stream":
-        return claim is not None
-    return claim.epoch == run_claim.epoch and claim.has_published(run_claim.position)

@@ -21,7 +21,15 @@ from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity, is_
 from spark_channel.connectors.files.filesystem import LOG, read_file
 from spark_channel.connectors.files.store import Store
 
-__all__ = ["FoundRun", "Run", "all_runs", "new_run_name", "remove_stray_notes"]
+__all__ = [
+    "FoundRun",
+    "Run",
+    "all_runs",
+    "is_own",
+    "live_runs",
+    "new_run_name",
+    "remove_stray_notes",
+]
 
 _RUNS = "runs"
 _ENDINGS = ("json", "publishing", "doubted", "ended")
@@ -49,11 +57,19 @@ class Run:
     def _beside(self, ending: str) -> str:
         return posixpath.join(self.base, LOG, _RUNS, f"{self.name}.{ending}")
 
-    def begin(self, claim: HeldClaim, process: str) -> None:
+    def begin(self, claim: HeldClaim, process: str, *, deferred: bool = False) -> None:
+        """`deferred`: the table gets the claim in the commit that publishes, and `claim` has the epoch before it.
+
+        Releases that know only runs whose claim the table has leave a note without "identity" alone.
+        """
         identity = claim.identity
         about = {
             "job": claim.owner,
-            "identity": [identity.kind, identity.name, identity.version],
+            "deferred" if deferred else "identity": [
+                identity.kind,
+                identity.name,
+                identity.version,
+            ],
             "epoch": claim.epoch,
             "position": claim.position,
             "process": process,
@@ -107,15 +123,17 @@ class Run:
             return None
         return note if isinstance(note, dict) else None
 
-    def held(self, target: str) -> HeldClaim | None:
-        """The claim that the run began with; None = its note is gone or damaged."""
+    def read(self, target: str, publishing: Sequence[str]) -> "FoundRun | None":
+        """The run as it began; None = its note is gone or damaged."""
         note = self.about()
         try:
             assert note is not None
-            identity = Identity(target, *note["identity"])
-            return HeldClaim(identity, str(note["job"]), int(note["epoch"]), note["position"])
+            deferred = "deferred" in note
+            identity = Identity(target, *note["deferred" if deferred else "identity"])
+            claim = HeldClaim(identity, str(note["job"]), int(note["epoch"]), note["position"])
         except (AssertionError, KeyError, TypeError, ValueError):
             return None
+        return FoundRun(self, claim, tuple(publishing), deferred)
 
     def is_dead(self, run_claim: HeldClaim) -> bool:
         """Whether the run's process is known to be gone; see `connectors.base.claims.is_alive`. Notes a doubt."""
@@ -185,11 +203,59 @@ def remove_stray_notes(store: Store, base: str) -> None:
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run as it was found beside a table."""
+    """A run as it was found beside a table. `deferred`: see `Run.begin`."""
 
     run: Run
     held: HeldClaim
     publishing: tuple[str, ...]
+    deferred: bool = False
+
+    def is_of(self, claim: HeldClaim) -> bool:
+        """Whether the run may publish what the one that holds `claim` may: the tasks of a stream's batch begin runs of
+        one name.
+        """
+        names = self.held.owner, self.held.position
+        return self._same_write(claim) and names == (claim.owner, claim.position)
+
+    def is_rival(self, claim: HeldClaim) -> bool:
+        """Whether it is another run of the write."""
+        return self._same_write(claim) and not self.is_of(claim)
+
+    def _same_write(self, claim: HeldClaim) -> bool:
+        return self.held.identity.key == claim.identity.key
+
+    def has_ended(self, claim: Claim | None) -> bool:
+        """Whether the log, which has `claim`, rejects every later publish of the run."""
+        if claim is None:
+            return False
+        if claim.has_published(self.held.position):
+            return True
+        if self.deferred:
+            return claim.epoch > self.held.epoch
+        if (
+            not claim.owner
+        ):  # one of an earlier run: the table was looked at before this run took it
+            return claim.epoch >= self.held.epoch
+        return claim.epoch > self.held.epoch and not is_own(claim, self.held)
+
+    def may_have_published(self, claim: Claim | None) -> bool:
+        """Of a run that has ended."""
+        if claim is None or self.held.identity.kind == "stream":
+            return claim is not None
+        if self.deferred:
+            return claim.state == "published" and claim.owner in ("", self.held.owner)
+        if self.held.epoch == 0:
+            return True
+        return claim.epoch == self.held.epoch and claim.has_published(self.held.position)
+
+
+def is_own(current: Claim, own_claim: HeldClaim) -> bool:
+    """Whether a run without a claim has written this one, with the columns that it adds."""
+    return (
+        own_claim.epoch == 0
+        and own_claim.identity.kind == "job"
+        and current.owner == own_claim.owner
+    )
 
 
 def all_runs(store: Store, base: str, data: str, target: str) -> tuple[list[FoundRun], set[str]]:
@@ -202,11 +268,14 @@ def all_runs(store: Store, base: str, data: str, target: str) -> tuple[list[Foun
         info.base_name.rpartition(".")[0] for info in notes if info.base_name.endswith(".json")
     ]
     runs = [Run(store, base, data, name) for name in names]
-    publishing = {run.name: tuple(run.publishing()) for run in runs}
-    runs_with_claims = [(run, run.held(target)) for run in runs]
+    publishing = {run.name: run.publishing() for run in runs}
+    found_runs = [run.read(target, publishing[run.name]) for run in runs]
     every = {path for paths in publishing.values() for path in paths}
-    return [
-        FoundRun(run, claim, publishing[run.name])
-        for run, claim in runs_with_claims
-        if claim is not None
-    ], every
+    return [run for run in found_runs if run is not None], every
+
+
+def live_runs(store: Store, base: str) -> set[str]:
+    """The names of all runs that were not ended, as `Run.is_live` says of one."""
+    names = {info.base_name for info in store.entries(posixpath.join(base, LOG, _RUNS))}
+    runs = {run for run, _, ending in (name.rpartition(".") for name in names) if ending == "json"}
+    return {run for run in runs if f"{run}.ended" not in names}

@@ -98,7 +98,17 @@ class TableState(ABC):
 
     @abstractmethod
     def claim(self, identity: Identity, job: str) -> Claim | None:
-        """The claim of `identity` that this version has; `job` is the caller."""
+        """The claim of `identity` that this version has; `job` is the caller.
+
+        Raises:
+            TargetError: another program has written what this claim is for, perhaps.
+        """
+
+    def own_claim(self, identity: Identity, job: str, *, brief: bool = False) -> Claim | None:
+        """The same as jobs have written it, whatever other programs have. `brief`: without a look at earlier commits,
+        which know more claims of jobs than the version does.
+        """
+        return self.claim(identity, job)
 
     @abstractmethod
     def kept(self, target: str, names: Sequence[ClaimName]) -> list[KeptClaim]:

@@ -30,7 +30,7 @@ from spark_channel.connectors.lake.columns import check_no_char, find_names, mat
 from spark_channel.connectors.lake.compact import LakeMerger
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.publish import LakePlan
-from spark_channel.connectors.lake.runs import new_run_name
+from spark_channel.connectors.lake.runs import FoundRun, new_run_name
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
@@ -128,6 +128,8 @@ class LakeWriter(LakeMerger):
 
         with writing(lake.shown):
             if (table := lake.open()) is not None:
+                # Of runs that have ended by these claims: a log without them would let one publish that sleeps.
+                self._remove_ended(lake, seen=table)
                 self.commit_loop(lake, change, table)
         return forgotten
 
@@ -179,35 +181,47 @@ class LakeWriter(LakeMerger):
                 table = lake.open()
                 plan = self._planned(lake, table, context, schema)
             identity = Identity.for_write(lake.shown, context)
-            position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
-            # Another run of a job has another name, so that none needs to be kept out before the publish.
-            unchanged = table if identity.kind == "job" else None
-            if unchanged is not None and unchanged.claim(identity, context.job) is not None:
-                unchanged = None
-            if table is None or unchanged is not None:
-                claim = HeldClaim(identity, context.job, 0, position, follows=context.follows)
-            else:
-                decision = self._take(lake, table, context, identity, process)
-                if decision.held is None:
-                    # The driver that published may have died right after.
-                    self._tidy(lake, context.job)
-                    return replace(plan, published_at=decision.published_at or "an unknown time")
-                claim = decision.held
-            plan = replace(
-                plan,
-                held=claim,
-                run=new_run_name(context.job, claim.epoch),
-                place=self.place(lake),
-                table="" if unchanged is None else unchanged.identity,
-            )
-            try:
-                self.run_of(lake, plan).begin(claim, process)
-                self._remove_ended(lake, seen=unchanged)
-            except BaseException:
-                self._give_back(lake, plan)
-                raise
-        return plan
+            plan = replace(plan, place=self.place(lake))
+            claim = _unclaimed(table, plan, context, identity)
+            if claim is not None:
+                begun, others = self._begun(lake, plan, claim, process, table)
+                rivals = [run for run in others if run.is_rival(claim)] if begun.deferred else []
+                if not rivals:
+                    return begun
+                self.run_of(lake, begun).remove()
+                _warn_overtaken(lake, context.job, rivals[-1].held.owner)
+            assert table is not None
+            decision = self._take(lake, table, context, identity, process)
+            if decision.held is None:
+                # The driver that published may have died right after.
+                self._tidy(lake, context.job)
+                return replace(plan, published_at=decision.published_at or "an unknown time")
+            return self._begun(lake, plan, decision.held, process)[0]
+
+    def _begun(
+        self,
+        lake: LakeTable,
+        plan: LakePlan,
+        claim: HeldClaim,
+        process: str,
+        unclaimed: TableState | None = None,
+    ) -> tuple[LakePlan, list[FoundRun]]:
+        """The plan of a run that has begun, and the runs that are beside it. `unclaimed`: the table, which has no claim
+        of the run.
+        """
+        plan = replace(
+            plan,
+            held=claim,
+            run=new_run_name(plan.job, claim.epoch),
+            table="" if unclaimed is None else unclaimed.identity,
+        )
+        try:
+            self.run_of(lake, plan).begin(claim, process, deferred=plan.deferred)
+            return plan, self._remove_ended(lake, seen=unclaimed)
+        except BaseException:
+            self._give_back(lake, plan)
+            raise
 
     def _planned(
         self, lake: LakeTable, table: TableState | None, context: WriteContext, schema: pa.Schema
@@ -413,12 +427,7 @@ class LakeWriter(LakeMerger):
 
         self.commit_loop(lake, change, table)
         if decisions[0].overtaken is not None:
-            _log.warning(
-                "job %s takes the claim on %s over from run %s",
-                context.job,
-                lake.shown,
-                decisions[0].overtaken.owner,
-            )
+            _warn_overtaken(lake, context.job, decisions[0].overtaken.owner)
         return decisions[0]
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
@@ -437,6 +446,36 @@ class LakeWriter(LakeMerger):
             key=plan.key,
             within=plan.within,
         )
+
+
+def _unclaimed(
+    table: TableState | None, plan: LakePlan, context: WriteContext, identity: Identity
+) -> HeldClaim | None:
+    """The claim of a write whose first commit may be the one that publishes; None = it takes its claim before.
+
+    Its epoch is that of the table's claim, which must be the same then. A run that meets another one of its write, or
+    adds columns before its rows, takes its claim before: so the later of two runs wins, and the other one stops early.
+    """
+    position = context.stream[1] if context.stream else None
+    held_by_run = HeldClaim(identity, context.job, 0, position, follows=context.follows)
+    if table is None:
+        return held_by_run
+    current = table.claim(identity, context.job)
+    if identity.kind == "job":
+        # Another run of a job has another name, so that none needs to be kept out before the publish.
+        return held_by_run if current is None else None
+    if plan.new:
+        return None
+    if current is None:
+        return held_by_run
+    # A log may forget the claim of a version that was given back, and its epoch then.
+    if identity.kind == "txn" or current.owner or current.has_published(position):
+        return None
+    return replace(held_by_run, epoch=current.epoch)
+
+
+def _warn_overtaken(lake: LakeTable, job: str, owner: str) -> None:
+    _log.warning("job %s takes the claim on %s over from run %s", job, lake.shown, owner)
 
 
 def _check_keys(key: Sequence[str], columns: pa.Schema) -> None:

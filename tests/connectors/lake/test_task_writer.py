@@ -376,7 +376,7 @@ def test_who_removes_a_batch_of_several_tasks_may_be_killed(
     assert target.staged() == []
 
 
-def test_a_job_makes_one_version_and_one_with_a_transaction_id_two(target: Target) -> None:
+def test_a_job_makes_one_version_with_a_transaction_id_and_without(target: Target) -> None:
     def versions() -> int:
         table: Any = _state(target)._table  # type: ignore[attr-defined] # of both formats
         metadata = table.metadata
@@ -389,9 +389,13 @@ def test_a_job_makes_one_version_and_one_with_a_transaction_id_two(target: Targe
     plain = versions() - before
     writer, plan, receipts = _stage(target, WriteContext("named", txn=("n", 1)), 4)
     writer.commit(plan, receipts)
-    assert (plain, versions() - before - plain) == (2, 2)
+    assert (plain, versions() - before - plain) == (2, 1)
     assert writer.commit(plan, receipts) in (True, False)  # again: nothing changes
-    assert target.seen() == Counter([3, 4])
+    for number in (0, 1):
+        writer, plan, receipts = _stage(target, _batch(number), 5)
+        writer.commit(plan, receipts)
+    assert versions() - before - plain == 3
+    assert target.seen() == Counter([3, 4, 5, 5])
     assert target.staged() == []
 
 
