@@ -21,6 +21,9 @@ __all__ = [
     "utc_text",
 ]
 
+_APART = 5
+"""Two sizes of which the larger has a fifth more, at least."""
+
 
 class Clock(Protocol):
     """A monotonic clock, in seconds."""
@@ -87,10 +90,6 @@ class FixedSeconds:
             fixed = seconds - slope * size
             self.seconds = min(max(0.0, fixed), seconds, before[1])
         return max(0.0, seconds - self.seconds)
-
-
-_APART = 5
-"""Two sizes of which the larger has a fifth more, at least."""
 
 
 class _Thread(threading.local):

@@ -9,6 +9,9 @@ from spark_channel.errors import ChannelError, TargetError
 __all__ = ["HeardError", "final", "first_original", "is_of_rights", "of_input"]
 
 _Error = TypeVar("_Error", bound=ChannelError)
+_NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
+_MYSQL_NO_RIGHT = {1044, 1045, 1142, 1143, 1227}
+_PG_NO_RIGHT = "42501"
 
 
 def final(error: _Error, *, is_final: bool = True) -> _Error:
@@ -21,11 +24,6 @@ def of_input(error: _Error, *, is_of_input: bool = True) -> _Error:
     """Return `error`, noted as one of what the caller named: an end that is not there, or a right that is missing."""
     error.is_of_input = is_of_input or error.is_of_input
     return final(error, is_final=is_of_input)
-
-
-_NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
-_MYSQL_NO_RIGHT = {1044, 1045, 1142, 1143, 1227}
-_PG_NO_RIGHT = "42501"
 
 
 def is_of_rights(error: BaseException) -> bool:

@@ -69,6 +69,19 @@ _AMOUNT = re.compile(r"\s*([0-9]+(?:[._][0-9]+)*)\s*([kmgt]?i?)(b?)\s*", re.IGNO
 _SEPARATORS = {"\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 _ROWS_TAKES = "a whole number of 1 or more, such as 50000 or 50k"
 _BYTES_TAKES = "a size of 1 byte or more, such as 64MB, 64MiB or 67108864"
+_DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
+_TRANSACTION = "NAME:VERSION, where the version is a number or a date"
+TEXT_TAKES = "a text in UTF-8; a character of this one has no UTF-8 form"
+_LONGEST_SECRET = 1 << 20
+_NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s]))\s*(?:,|\Z)""")
+_BOUND = re.compile(r"\s*([a-z][a-z0-9_]*)\s*<\s*([0-9][0-9._]*)\s*([A-Za-z]*)\s*")
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BOUNDS_TAKES = (
+    "signals and what they may be, such as 'replication_lag<10s, slot_wal<2GiB, active_sessions<40'"
+)
+_AIM = re.compile(r"(?:p99<([0-9.]+)x|cpu<([0-9.]+)%)")
+_AIMS_TAKES = "'auto', 'off', or aims, such as 'p99<1.25x', 'cpu<20%' or both with a comma"
+_LONGEST_VALUE = 16 << 20
 
 
 def parse_amount(value: object, *, bytes_: bool = False) -> int:
@@ -109,10 +122,6 @@ class Trait(Enum):
     NAMES_SOURCE = "secret, and it says what is read: another value means other rows"
 
 
-_DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
-_TRANSACTION = "NAME:VERSION, where the version is a number or a date"
-
-
 def parse_transaction(text: str, option: str) -> tuple[str, int]:
     """The name and version of a transaction id: `nightly:42`, or `nightly:2024-01-31`, which is version 20240131.
 
@@ -151,9 +160,6 @@ def parse_day(text: str) -> int | None:
     return int(digits)
 
 
-TEXT_TAKES = "a text in UTF-8; a character of this one has no UTF-8 form"
-
-
 def has_utf8(text: str) -> bool:
     """Whether `text` can be sent: a byte of the environment that is not UTF-8 is half a character in Python."""
     try:
@@ -161,9 +167,6 @@ def has_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-_LONGEST_SECRET = 1 << 20
 
 
 def resolve_secret(value: object) -> SecretStr:
@@ -215,9 +218,6 @@ def secret_text(text: str) -> str:
         return resolve_secret(text).get_secret_value()
     except ValueError:
         return ""
-
-
-_NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s]))\s*(?:,|\Z)""")
 
 
 def _columns(value: object) -> tuple[str, ...]:
@@ -319,11 +319,6 @@ def _dirty_amount(value: object) -> int:
 
 DirtyAmount = Annotated[int, BeforeValidator(_dirty_amount)]
 """How many rows may be refused; 2**63-1 stands for `unlimited`."""
-_BOUND = re.compile(r"\s*([a-z][a-z0-9_]*)\s*<\s*([0-9][0-9._]*)\s*([A-Za-z]*)\s*")
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_BOUNDS_TAKES = (
-    "signals and what they may be, such as 'replication_lag<10s, slot_wal<2GiB, active_sessions<40'"
-)
 
 
 def _bounds(value: object) -> dict[str, float]:
@@ -348,10 +343,6 @@ def _bounds(value: object) -> dict[str, float]:
             except ValueError:
                 raise ValueError(_BOUNDS_TAKES) from None
     return bounds
-
-
-_AIM = re.compile(r"(?:p99<([0-9.]+)x|cpu<([0-9.]+)%)")
-_AIMS_TAKES = "'auto', 'off', or aims, such as 'p99<1.25x', 'cpu<20%' or both with a comma"
 
 
 def protection_aims(text: str) -> dict[str, float]:
@@ -495,9 +486,6 @@ def _json_in(text: str) -> object:
         return parsed(text)
     except (ValueError, RecursionError):
         return None
-
-
-_LONGEST_VALUE = 16 << 20
 
 
 class _References:

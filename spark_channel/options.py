@@ -75,6 +75,12 @@ __all__ = [
 ]
 
 _E = TypeVar("_E", bound=BaseException)
+_BOUNDS = (
+    ("greater_than_equal", "ge", "a number of {} or more"),
+    ("greater_than", "gt", "a number above {}"),
+    ("less_than_equal", "le", "a number of {} or less"),
+    ("less_than", "lt", "a number below {}"),
+)
 
 
 def _is_amount(value: object) -> bool:
@@ -411,14 +417,6 @@ def _has(field: FieldInfo, marker: object) -> bool:
 
 def _holds(annotation: object, marker: object) -> bool:
     return annotation is marker or any(_holds(part, marker) for part in get_args(annotation))
-
-
-_BOUNDS = (
-    ("greater_than_equal", "ge", "a number of {} or more"),
-    ("greater_than", "gt", "a number above {}"),
-    ("less_than_equal", "le", "a number of {} or less"),
-    ("less_than", "lt", "a number below {}"),
-)
 
 
 def _takes(detail: Any) -> str:

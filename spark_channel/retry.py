@@ -29,6 +29,12 @@ logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 _T = TypeVar("_T")
 _JITTER = 0.5
+_ENOUGH_ROWS = 500
+_ENOUGH_BYTES = 900 << 10
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 10.0
+_LOOKS, _LONGEST_LOOK = 4.0, 10.0
+"""So many times as long as a look took is waited before the next one, up to so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +100,6 @@ class Retry:
         """Seconds to wait after so many failures, at random: not all who lost one server come back at the same time."""
         base = min(self.longest, self.first * 2.0 ** min(failed - 1, 30))
         return base * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - spreads load, keeps no secret
-
-
-_ENOUGH_ROWS = 500
-_ENOUGH_BYTES = 900 << 10
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 10.0
-
-
-_LOOKS, _LONGEST_LOOK = 4.0, 10.0
-"""So many times as long as a look took is waited before the next one, up to so many seconds."""
 
 
 class Backoff:

@@ -1,7 +1,8 @@
-"""A file of the package begins once: one docstring, one logger, no heading behind its first definition."""
+"""A file of the package begins once: one docstring, one logger, constants on top, no heading behind a definition."""
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,47 @@ def loggers(tree: ast.Module) -> int:
         if isinstance(statement, ast.Assign)
         for target in statement.targets
     )
+
+
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*|_log")
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def late_constants(text: str) -> list[str]:
+    """Constants behind the first definition that need none of the file's own functions and classes."""
+    statements = ast.parse(text).body
+    needs = {statement.name for statement in statements if isinstance(statement, _Definition)}
+    late = []
+    is_top = True
+    for statement in statements:
+        is_top = is_top and not isinstance(statement, _Definition)
+        if is_top or isinstance(statement, _Definition):
+            continue
+        nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        names = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+        is_constant = isinstance(statement, ast.Assign | ast.AnnAssign) and names
+        if (
+            is_constant
+            and all(map(_CONSTANT.fullmatch, names))
+            and needs.isdisjoint(node.id for node in nodes)
+        ):
+            late += sorted(names)
+        else:
+            needs |= names
+    return late
+
+
+def test_constants_stand_above_the_first_definition() -> None:
+    assert {
+        str(path.relative_to(ROOT)): late
+        for path in paths()
+        if (late := late_constants(path.read_text("utf-8")))
+    } == {}
+
+
+def test_a_constant_that_needs_a_definition_stands_below_it() -> None:
+    text = "A = 1\n\n\ndef f():\n    pass\n\n\nB = f()\nC = [B]\nD = 2\n"
+    assert late_constants(text) == ["D"]
 
 
 def test_no_heading_stands_behind_the_first_definition() -> None:

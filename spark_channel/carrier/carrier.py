@@ -28,6 +28,8 @@ __all__ = [
 
 
 PartitionerName = Literal["rolling", "thread"]
+_LEAVE_SECONDS = 5.0
+"""How long a `with` block that raised waits for its consumers, which may hang in a target."""
 
 
 class Partitioner(Protocol):
@@ -116,9 +118,6 @@ def sum_statistics(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
 
 
 logger = log_of("spark_channel")
-
-_LEAVE_SECONDS = 5.0
-"""How long a `with` block that raised waits for its consumers, which may hang in a target."""
 
 
 class DataCarrier:

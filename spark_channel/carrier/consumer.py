@@ -23,6 +23,11 @@ __all__ = [
     "ReadyQueue",
 ]
 
+T = TypeVar("T")
+_STARVING_SECONDS = 1.0
+_SHORTEST_LINGER, _LONGEST_LINGER = 0.01, 1.0
+_LONGEST_AUTO = 0.2
+
 
 class Consumer(ABC):
     """Takes batches from a carrier, in a thread that the carrier or a pool provides.
@@ -146,11 +151,6 @@ class PoolThreadMetrics:
     """Time in consumers."""
     carriers_taken: int
     """Carriers that it took from threads that were busy."""
-
-
-T = TypeVar("T")
-
-_STARVING_SECONDS = 1.0
 
 
 class ReadyQueue(Generic[T]):
@@ -282,10 +282,6 @@ class ReadyQueue(Generic[T]):
             self._waiting -= 1
             self._waiting_since -= since
             self._waited_seconds += self._clock.now() - since
-
-
-_SHORTEST_LINGER, _LONGEST_LINGER = 0.01, 1.0
-_LONGEST_AUTO = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ logger = log_of("spark_channel")
 
 Callback = Callable[[], None]
 T = TypeVar("T")
+_CUT = (
+    "an interrupt ended a change of the channel, and another one what followed: it is unknown how much was changed. "
+    "Make a new channel"
+)
 
 
 class WaitingConsumer:
@@ -64,12 +68,6 @@ class WaitingPayment:
 def is_paid(wait: Wait) -> bool:
     """Whether nothing is left to wait for."""
     return wait.seconds is not None and wait.seconds <= 0
-
-
-_CUT = (
-    "an interrupt ended a change of the channel, and another one what followed: it is unknown how much was changed. "
-    "Make a new channel"
-)
 
 
 class ChannelMonitor:

@@ -56,6 +56,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+_ORDER = (
+    *("demo", "copy", "replicate", "verify", "run", "check", "plan", "convert", "ui", "report"),
+    *("compact", "replaced", "connectors", "help"),
+)
+"""The order of use."""
 
 
 def _version(flag: bool) -> None:
@@ -460,13 +465,6 @@ def help_page(
     from spark_channel.cli.pages import show
 
     show(topic)
-
-
-_ORDER = (
-    *("demo", "copy", "replicate", "verify", "run", "check", "plan", "convert", "ui", "report"),
-    *("compact", "replaced", "connectors", "help"),
-)
-"""The order of use."""
 
 
 def complete(arguments: Sequence[str]) -> typer.Typer:

@@ -33,6 +33,17 @@ __all__ = [
     "in_panels",
 ]
 
+OF_DATAX = "Of DataX"
+_PANELS = {
+    "Rows": "where columns mode schema options key exclude json text select parameters all_content",
+    "Limit": "rows_per_second bytes_per_second window timezone shared_limit protect",
+    "Safety": "commit txn max_dirty_rows dirty_rows_path dry_run plans full_refresh once confirm repair max_repairs "
+    "delete",
+    "Engine": "engine master conf channels parallel",
+    "Output": "report output _verbose datax_summary",
+    OF_DATAX: "jobid loglevel jvm",
+}
+
 
 def choice(values: Any) -> Callable[[str], str]:
     """The parser of an option that takes one of the texts of a `Literal`, which typer reads itself from 0.19 on."""
@@ -65,18 +76,6 @@ def examples_of(topic: str, *commands: str) -> str:
     return "\n\n".join(
         [*(f"Example: {command}" for command in commands), f"More: spark-channel help {topic}"]
     )
-
-
-OF_DATAX = "Of DataX"
-_PANELS = {
-    "Rows": "where columns mode schema options key exclude json text select parameters all_content",
-    "Limit": "rows_per_second bytes_per_second window timezone shared_limit protect",
-    "Safety": "commit txn max_dirty_rows dirty_rows_path dry_run plans full_refresh once confirm repair max_repairs "
-    "delete",
-    "Engine": "engine master conf channels parallel",
-    "Output": "report output _verbose datax_summary",
-    OF_DATAX: "jobid loglevel jvm",
-}
 
 
 def in_panels(function: Callable[..., None]) -> Callable[..., None]:

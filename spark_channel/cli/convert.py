@@ -26,30 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "convert", "convert_jobs"]
 
-
-def convert(paths: Sequence[Path], parameters: Sequence[str]) -> int:
-    """Print the jobs in these files and folders as one file of `replicate`. Returns the exit code.
-
-    Raises:
-        OptionError: a folder without job files.
-    """
-    specs, refused = [], []
-    for path in job_files(paths):
-        try:
-            loaded = load(path, parameters, all_content=True, named=True)
-        except JobFileError as error:
-            refused.append((str(path), str(error).removeprefix(f"{path}: ")))
-            continue
-        specs += [(str(path), spec) for spec in loaded.specs]
-    converted = convert_jobs(specs)
-    refused += converted.refused
-    for name, reason in (*converted.notes, *refused):
-        say(f"{name}: {reason}", error=True)
-    for line in converted.text.split("\n")[:-1]:
-        say(line)
-    return 0 if not refused else PARKED if converted.text else 2
-
-
 _EMPTIES = re.compile(r"\s*(?:truncate(?:\s+table)?|delete\s+from)\s+(\S+?)\s*;?\s*", re.IGNORECASE)
 _COMPATIBLE = frozenset(
     [
@@ -74,6 +50,29 @@ _OF_A_TABLE = frozenset(
 )
 """Options of a reader that are a stream's, that `_place` writes otherwise, or that change no row."""
 _DEFAULT_SCHEMA = {"postgresql": "public", "sqlite": "", "duckdb": "main"}
+
+
+def convert(paths: Sequence[Path], parameters: Sequence[str]) -> int:
+    """Print the jobs in these files and folders as one file of `replicate`. Returns the exit code.
+
+    Raises:
+        OptionError: a folder without job files.
+    """
+    specs, refused = [], []
+    for path in job_files(paths):
+        try:
+            loaded = load(path, parameters, all_content=True, named=True)
+        except JobFileError as error:
+            refused.append((str(path), str(error).removeprefix(f"{path}: ")))
+            continue
+        specs += [(str(path), spec) for spec in loaded.specs]
+    converted = convert_jobs(specs)
+    refused += converted.refused
+    for name, reason in (*converted.notes, *refused):
+        say(f"{name}: {reason}", error=True)
+    for line in converted.text.split("\n")[:-1]:
+        say(line)
+    return 0 if not refused else PARKED if converted.text else 2
 
 
 @dataclass

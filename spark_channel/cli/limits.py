@@ -58,6 +58,8 @@ _NewBytes = Annotated[
     str | None, typer.Option(help="Arrow bytes per second, such as 64MB, or `unlimited`.")
 ]
 _UNLIMITED = "unlimited"
+_REFERENCE = re.compile(r"\$\{(?:env|file):[^}]+\}")
+_PASSWORD = re.compile(r"//[^/@\s:]*:([^/@\s]+)@|[?&;]password=([^&;\s]+)", re.IGNORECASE)
 
 
 @limits.command()
@@ -410,10 +412,6 @@ def _new_speed(text: str | None, before: float | None, *, bytes_: bool) -> int |
         return parse_amount(text, bytes_=bytes_)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: it takes {error}, or {_UNLIMITED}") from None
-
-
-_REFERENCE = re.compile(r"\$\{(?:env|file):[^}]+\}")
-_PASSWORD = re.compile(r"//[^/@\s:]*:([^/@\s]+)@|[?&;]password=([^&;\s]+)", re.IGNORECASE)
 
 
 def _refuse_plain_password(url: str, password: str | None) -> None:

@@ -45,6 +45,15 @@ __all__ = [
     "without_pandas",
 ]
 
+_RUNS, _NEEDS, _REFUSED = "runs", "needs a driver", "refused"
+_DRIVERS = {
+    "oracle": "Oracle's JDBC driver",
+    "sqlserver": "SQL Server's JDBC driver",
+    "db2": "DB2's JDBC driver",
+    "mysql": "MySQL's JDBC driver",
+    "postgresql": "PostgreSQL's JDBC driver",
+}
+
 
 class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
@@ -257,16 +266,6 @@ def _cores(master: str | None) -> int:
     """Return the cores in `local[4]`; else this machine's cores, since only a session knows a cluster's."""
     inside = (master or "").removeprefix("local[").partition("]")[0].partition(",")[0]
     return int(inside) if inside.isdigit() and int(inside) else os.cpu_count() or 1
-
-
-_RUNS, _NEEDS, _REFUSED = "runs", "needs a driver", "refused"
-_DRIVERS = {
-    "oracle": "Oracle's JDBC driver",
-    "sqlserver": "SQL Server's JDBC driver",
-    "db2": "DB2's JDBC driver",
-    "mysql": "MySQL's JDBC driver",
-    "postgresql": "PostgreSQL's JDBC driver",
-}
 
 
 @dataclass(frozen=True, slots=True)

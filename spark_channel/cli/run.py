@@ -41,6 +41,12 @@ __all__ = [
     "run_jobs",
 ]
 
+_log = log_of(__name__)
+_AT_LEAST_ONCE = (
+    "rows are committed as they come, as with DataX: a rerun after a failure can add rows twice. "
+    "--txn NAME:VERSION makes a rerun of the same load add nothing twice, and --commit job writes all rows or none"
+)
+
 
 def chosen_engine(
     engine_name: EngineName,
@@ -102,13 +108,6 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
         settings[key.strip()] = value
     return settings
 
-
-_log = log_of(__name__)
-
-_AT_LEAST_ONCE = (
-    "rows are committed as they come, as with DataX: a rerun after a failure can add rows twice. "
-    "--txn NAME:VERSION makes a rerun of the same load add nothing twice, and --commit job writes all rows or none"
-)
 
 _Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
 _Last = Callable[[str], TransferReport | None]

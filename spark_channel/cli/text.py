@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["cell", "json_line", "print_table", "say", "say_indented"]
 
+_WIDE = 10_000
+_TEXT = 30
+"""A column of texts is not wrapped into fewer columns."""
+_BLANK = "\0"
+"""Stands for a blank at which no line is to end."""
+
 
 def cell(text: object) -> str:
     """A text for a table of `rich`: one line that is neither markup nor a terminal's code."""
@@ -90,10 +96,3 @@ def _width(column: "Column") -> int:
 
     texts = [_plain(text) for text in (column.header, *column.cells)]
     return max(cell_len(line) for text in texts for line in text.split("\n"))
-
-
-_WIDE = 10_000
-_TEXT = 30
-"""A column of texts is not wrapped into fewer columns."""
-_BLANK = "\0"
-"""Stands for a blank at which no line is to end."""

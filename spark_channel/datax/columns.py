@@ -57,6 +57,9 @@ _HIVE_TYPES = {
 }
 _DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _LENGTH = re.compile(r"\(\s*\d+\s*\)$")
+_SHIPPED = {"datetime": "yyyy-MM-dd HH:mm:ss", "date": "yyyy-MM-dd", "time": "HH:mm:ss"}
+_SHIPPED_EXTRA = ("yyyyMMdd",)
+"""The patterns of the core.json that DataX is shipped with."""
 
 
 class PickedColumn(JobSection):
@@ -102,11 +105,6 @@ def column_type(text: str, path: str, *, hive: bool = False) -> pa.DataType:
             path, text, "one of " + ", ".join([*types, *(["decimal(p, s)"] if hive else [])])
         )
     return types[name]
-
-
-_SHIPPED = {"datetime": "yyyy-MM-dd HH:mm:ss", "date": "yyyy-MM-dd", "time": "HH:mm:ss"}
-_SHIPPED_EXTRA = ("yyyyMMdd",)
-"""The patterns of the core.json that DataX is shipped with."""
 
 
 def time_patterns(formats: ColumnFormats) -> tuple[str, ...]:

@@ -25,6 +25,18 @@ __all__ = [
 
 LINE_COUNTED = 256
 """Places up to which a line is counted; further back the tickets are near enough."""
+_MOST_NS = nanoseconds(SLICE_SECONDS)
+ROOM = 16
+"""When 1/16 of a limit becomes free, the clients that could use it are notified."""
+MOST_CALLED = 8
+"""At most this many clients with a share are notified: among more, a share is not worth their requests."""
+STATIC_HEARTBEAT = 3.0
+"""Seconds between two signs of life of a client that falls back on its static share when it is cut off."""
+SILENT_SECONDS = 8.0
+"""A client that is cut off spends its static share 10 s after its first request without an answer: by then what it
+may spend has to be set aside."""
+LAUNCH_SECONDS = 3.0
+"""A task that never reached the coordinator begins with its static share after 4 s."""
 
 
 class FairQueue:
@@ -99,9 +111,6 @@ class FairQueue:
         return self._is_among(client, max(1, self._pool.slots() // 2))
 
 
-_MOST_NS = nanoseconds(SLICE_SECONDS)
-
-
 class BurstCredit:
     """The surplus of a limit's free part, which flows as a grant does: evenly, with 20 ms of it kept.
 
@@ -148,13 +157,6 @@ class BurstCredit:
             unspent = brought - issued.spent[dimension] * NANOS
             if not missed[dimension] and unspent > 0:
                 self._saved[dimension] += min(unspent, issued.pace[dimension] * _MOST_NS)
-
-
-ROOM = 16
-"""When 1/16 of a limit becomes free, the clients that could use it are notified."""
-
-MOST_CALLED = 8
-"""At most this many clients with a share are notified: among more, a share is not worth their requests."""
 
 
 class GrantAllocator:
@@ -359,17 +361,6 @@ class GrantAllocator:
             saved_rows=issued.saved[0] / MICROS,
             saved_bytes=issued.saved[1] / MICROS,
         )
-
-
-STATIC_HEARTBEAT = 3.0
-"""Seconds between two signs of life of a client that falls back on its static share when it is cut off."""
-
-SILENT_SECONDS = 8.0
-"""A client that is cut off spends its static share 10 s after its first request without an answer: by then what it
-may spend has to be set aside."""
-
-LAUNCH_SECONDS = 3.0
-"""A task that never reached the coordinator begins with its static share after 4 s."""
 
 
 class UnreachableClients:

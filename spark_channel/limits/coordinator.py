@@ -64,6 +64,7 @@ __all__ = [
 
 
 CLIENTS_LISTED = 200
+LONGEST_TEXT = 256
 
 
 def status_of(
@@ -128,7 +129,6 @@ def _plain(rate: float | None) -> float | None:
     return None if rate is None else float(rate)
 
 
-LONGEST_TEXT = 256
 _SomeReply = TypeVar("_SomeReply", bound=Reply)
 
 

@@ -26,6 +26,31 @@ __all__ = [
 
 
 DIMENSIONS = (0, 1)
+HORIZON = 0.5
+"""Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.25 s; a
+crashed client's share is free again after it, so 95 % of the rate is back within a second."""
+ASKS_PER_SECOND = 125
+"""About the most requests per second that a coordinator receives from all but the first `SPARED` clients, so that it
+uses little of a core: above 50 clients the horizon grows with their number. They learn of changes by `Listen`."""
+SPARED = 20
+"""This many clients do not lengthen the horizon: so 50 clients still have the shortest one."""
+LINE_ASKS_PER_SECOND = 300
+"""The same for clients that wait for a turn: with fewer requests, free parts would stay idle for a while."""
+NEWS_ASKS_PER_SECOND = 400
+"""The same for clients that were notified of a change: their grants are already adjusted."""
+LONGEST_SPREAD = 16.0
+"""The longest time over which all requests are spread: above 2 000 clients they arrive more often."""
+SLOWEST_PACE = 20
+"""Rows per second (bytes: mean rows) below which a grant is not worth its unevenness: a client's rows
+are whole, so at p rows/s its worst second holds p + 1. When there are more clients than `rate / 20`,
+they take turns."""
+MEASURABLE = 0.05
+"""Part of a grant that must have arrived before its use is measured."""
+SATURATED_FROM = 0.95
+"""A client that used this part of its pace, or more, would use more if it had it."""
+HEADROOM = 1.1
+"""Factor on the use of a client that is not saturated, so that it can show that it needs more."""
+_HALF_HORIZON_NS = nanoseconds(HORIZON / 2)
 
 
 @dataclass(slots=True, eq=False)
@@ -318,44 +343,6 @@ def max_min(total: int, demands: Sequence[int | None]) -> list[int]:
         remaining -= shares[index]
         count -= 1
     return shares
-
-
-HORIZON = 0.5
-"""Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.25 s; a
-crashed client's share is free again after it, so 95 % of the rate is back within a second."""
-
-ASKS_PER_SECOND = 125
-"""About the most requests per second that a coordinator receives from all but the first `SPARED` clients, so that it
-uses little of a core: above 50 clients the horizon grows with their number. They learn of changes by `Listen`."""
-
-SPARED = 20
-"""This many clients do not lengthen the horizon: so 50 clients still have the shortest one."""
-
-LINE_ASKS_PER_SECOND = 300
-"""The same for clients that wait for a turn: with fewer requests, free parts would stay idle for a while."""
-
-NEWS_ASKS_PER_SECOND = 400
-"""The same for clients that were notified of a change: their grants are already adjusted."""
-
-LONGEST_SPREAD = 16.0
-"""The longest time over which all requests are spread: above 2 000 clients they arrive more often."""
-
-SLOWEST_PACE = 20
-"""Rows per second (bytes: mean rows) below which a grant is not worth its unevenness: a client's rows
-are whole, so at p rows/s its worst second holds p + 1. When there are more clients than `rate / 20`,
-they take turns."""
-
-MEASURABLE = 0.05
-"""Part of a grant that must have arrived before its use is measured."""
-
-SATURATED_FROM = 0.95
-"""A client that used this part of its pace, or more, would use more if it had it."""
-
-HEADROOM = 1.1
-"""Factor on the use of a client that is not saturated, so that it can show that it needs more."""
-
-
-_HALF_HORIZON_NS = nanoseconds(HORIZON / 2)
 
 
 class LimitShares:

@@ -19,6 +19,39 @@ __all__ = [
     "signal_bound",
 ]
 
+AIMED = "p99"
+"""The name of the aim among a user's bounds."""
+AIM = 1.35
+"""How many times slower than usual others' statements may be in the mean, and their p99 where no aim is stated."""
+AIM_P99 = 1.5
+WORK = "work"
+"""The one signal that no system reports: the job measures its own statements."""
+_LEARN_SECONDS = 3.0
+_SMOOTH_SECONDS = 3.0
+_TOWARDS_LESS = 0.08
+"""How far the usual value follows lower ones in a second: one quiet moment is not a new baseline."""
+_WAITED_SECONDS = 0.0002
+"""A session that wakes up later than so has waited for a core."""
+_SHARE_SAMPLES, _LEAST_NAPS = 4, 8
+_ROOM_SAMPLES, _ROOM_NAPS = 40, 20
+_CROWDED, _SPARE, _MOST_ROOM, _LEAST_ROOM = 0.07, 0.015, 20.0, 0.35
+"""The part of the naps that wait for a core on a single one that is well used; and the part below which cores are to
+spare, which a single one never has beside a job. The default bound of `work` is higher below the second, and lower
+above the first where the job's sessions are not seen at work, within these factors. Between them it is the same: a
+quiet application on one core feels each piece more."""
+_COST_SECONDS, _LOW_COST = 30.0, 8
+_LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
+_LOOKED_AT = 1.6
+"""The sessions at work show more than the short statements do: also what is done with the rows after them."""
+_LOOKED_WORK = 2.75
+"""How many times the bound of `work` a job may use where its sessions at work are seen."""
+_UNSEEN = 1.0
+"""Sessions that count as seen at work where none was: after few looks little is known."""
+_SLOW_ROWS, _DEARER, _CHEAPER_PART = 5_000.0, 4.0, 0.1
+"""Rows per second below which a job is slow, and how a row's cost follows what is seen then. See `settle`."""
+_QUIET_SECONDS = 10.0
+"""A side's last signal of an application expires, once too few statements have ended for so long."""
+
 
 @dataclass(frozen=True, slots=True)
 class HealthSignal:
@@ -27,14 +60,6 @@ class HealthSignal:
     at_most: float | None
     unit: str = ""
 
-
-AIMED = "p99"
-"""The name of the aim among a user's bounds."""
-AIM = 1.35
-"""How many times slower than usual others' statements may be in the mean, and their p99 where no aim is stated."""
-AIM_P99 = 1.5
-WORK = "work"
-"""The one signal that no system reports: the job measures its own statements."""
 
 SIGNALS: dict[str, HealthSignal] = {
     "replication_lag": HealthSignal(1.0, "s"),
@@ -111,12 +136,6 @@ class HighSignal:
     hard: bool
 
 
-_LEARN_SECONDS = 3.0
-_SMOOTH_SECONDS = 3.0
-_TOWARDS_LESS = 0.08
-"""How far the usual value follows lower ones in a second: one quiet moment is not a new baseline."""
-
-
 class Slowdown:
     """How many times slower than usual a system serves others, from a value that grows with their latency.
 
@@ -181,29 +200,6 @@ class Slowdown:
     def relearn(self, ratio: float) -> None:
         """Take as usual what makes the present `ratio` at most the one given: other load causes the rest."""
         self._usual = max(self._usual, self._smooth / ratio)
-
-
-_WAITED_SECONDS = 0.0002
-"""A session that wakes up later than so has waited for a core."""
-_SHARE_SAMPLES, _LEAST_NAPS = 4, 8
-_ROOM_SAMPLES, _ROOM_NAPS = 40, 20
-_CROWDED, _SPARE, _MOST_ROOM, _LEAST_ROOM = 0.07, 0.015, 20.0, 0.35
-"""The part of the naps that wait for a core on a single one that is well used; and the part below which cores are to
-spare, which a single one never has beside a job. The default bound of `work` is higher below the second, and lower
-above the first where the job's sessions are not seen at work, within these factors. Between them it is the same: a
-quiet application on one core feels each piece more."""
-_COST_SECONDS, _LOW_COST = 30.0, 8
-_LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
-_LOOKED_AT = 1.6
-"""The sessions at work show more than the short statements do: also what is done with the rows after them."""
-_LOOKED_WORK = 2.75
-"""How many times the bound of `work` a job may use where its sessions at work are seen."""
-_UNSEEN = 1.0
-"""Sessions that count as seen at work where none was: after few looks little is known."""
-_SLOW_ROWS, _DEARER, _CHEAPER_PART = 5_000.0, 4.0, 0.1
-"""Rows per second below which a job is slow, and how a row's cost follows what is seen then. See `settle`."""
-_QUIET_SECONDS = 10.0
-"""A side's last signal of an application expires, once too few statements have ended for so long."""
 
 
 @dataclass(slots=True)

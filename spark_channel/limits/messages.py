@@ -45,6 +45,9 @@ __all__ = [
 
 OLD_GRANT_SECONDS = 1.0
 """The longest time for which a client spends the grant named in a `GrantRequest` after sending it."""
+_LONGEST_MESSAGE = 4 << 20
+_LONGEST_TEXT = 256
+_LARGEST_NUMBER = float(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +363,6 @@ Reply = Joined | Grant | RetryLater | Acknowledged | LimitChanged | LimitStatus 
 _Message = TypeVar("_Message")
 _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 _REPLIES: dict[str, type[Reply]] = {kind.__name__: kind for kind in get_args(Reply)}
-_LONGEST_MESSAGE = 4 << 20
-_LONGEST_TEXT = 256
-_LARGEST_NUMBER = float(1 << 62)
 
 
 def encode(message: Request | Reply) -> bytes:

@@ -38,6 +38,7 @@ KEEP_SECONDS = 30.0
 FIRST_RETRY = 0.1
 SLOWEST_RETRY = 2.0
 MOST_WAITING = 100_000
+MOST_MARKS = 1_000
 
 
 class Semaphore:
@@ -133,9 +134,6 @@ def _checked(count: int) -> int:
             takes="a whole number, 1 or more",
         )
     return count
-
-
-MOST_MARKS = 1_000
 
 
 def marked(limit: str, mark: str | None) -> str:

@@ -39,6 +39,7 @@ SLICE_SECONDS = 0.02
 _HIGHEST_RATE = 1 << 62
 EARLY_NS = 1_000
 """A wait this short is over: a float of seconds cannot express it, and sleeping it again would spin."""
+_PAID = Wait(0.0)
 
 
 def nanoseconds(seconds: float) -> int:
@@ -324,9 +325,6 @@ class RateLimiter:
     def _slice(self, name: str) -> int | None:
         level = self._levels.get(name)
         return None if level is None else max(1, int(level.rate * SLICE_SECONDS))
-
-
-_PAID = Wait(0.0)
 
 
 class _MeterPayment:

@@ -60,6 +60,37 @@ _LAG = {
 }
 
 Labels = tuple[tuple[str, str], ...]
+_LIMIT_FAMILIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
+    ("rows_per_second", "gauge", "What the shared limit is set to; none: unlimited."),
+    ("bytes_per_second", "gauge", "What the shared limit is set to in bytes; none: unlimited."),
+    ("effective_rows_per_second", "gauge", "What is left of it under pressure or a pause."),
+    ("effective_bytes_per_second", "gauge", "What is left of it under pressure or a pause."),
+    ("paused", "gauge", "1 while the shared limit is paused."),
+    ("jobs", "gauge", "Jobs that share the limit now."),
+    ("clients", "gauge", "Tasks that share the limit now."),
+    ("waiting_clients", "gauge", "Tasks that wait for the limit now."),
+    ("spent_rows_total", "counter", "Rows that passed the limit."),
+    ("spent_bytes_total", "counter", "Arrow bytes that passed the limit."),
+)
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+_END_SECONDS = 5.0
+_FRESH_SECONDS = 0.5
+"""One export asks for each metric by itself: all of them are computed once for it."""
+_UNITS = {
+    "rows_per_second": "{row}/s",
+    "bytes_per_second": "By/s",
+    "seconds": "s",
+    "bytes": "By",
+    "rows": "{row}",
+    "ratio": "1",
+    "retries": "{retry}",
+    "tasks": "{task}",
+    "jobs": "{job}",
+    "clients": "{client}",
+    "finished": "{job}",
+    "notices": "{notice}",
+}
+"""By the last words of a name, which keep them: so a collector that serves Prometheus makes the names of `/metrics`."""
 
 
 @dataclass(slots=True)
@@ -319,20 +350,6 @@ def _of_limits(statuses: "Iterable[LimitStatus]") -> list[Family]:
     return list(families.values())
 
 
-_LIMIT_FAMILIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
-    ("rows_per_second", "gauge", "What the shared limit is set to; none: unlimited."),
-    ("bytes_per_second", "gauge", "What the shared limit is set to in bytes; none: unlimited."),
-    ("effective_rows_per_second", "gauge", "What is left of it under pressure or a pause."),
-    ("effective_bytes_per_second", "gauge", "What is left of it under pressure or a pause."),
-    ("paused", "gauge", "1 while the shared limit is paused."),
-    ("jobs", "gauge", "Jobs that share the limit now."),
-    ("clients", "gauge", "Tasks that share the limit now."),
-    ("waiting_clients", "gauge", "Tasks that wait for the limit now."),
-    ("spent_rows_total", "counter", "Rows that passed the limit."),
-    ("spent_bytes_total", "counter", "Arrow bytes that passed the limit."),
-)
-
-
 def _joined(families: list[Family]) -> list[Family]:
     """The families with all samples of one name together, as the text format asks."""
     families_by_name: dict[str, Family] = {}
@@ -387,27 +404,6 @@ def _copied(sums: _Sums) -> _Sums:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-_END_SECONDS = 5.0
-_FRESH_SECONDS = 0.5
-"""One export asks for each metric by itself: all of them are computed once for it."""
-_UNITS = {
-    "rows_per_second": "{row}/s",
-    "bytes_per_second": "By/s",
-    "seconds": "s",
-    "bytes": "By",
-    "rows": "{row}",
-    "ratio": "1",
-    "retries": "{retry}",
-    "tasks": "{task}",
-    "jobs": "{job}",
-    "clients": "{client}",
-    "finished": "{job}",
-    "notices": "{notice}",
-}
-"""By the last words of a name, which keep them: so a collector that serves Prometheus makes the names of `/metrics`."""
 
 
 def is_push_configured(environment: Mapping[str, str] = os.environ) -> bool:

@@ -31,6 +31,10 @@ __all__ = [
 _log = log_of(__name__)
 _JOIN_SECONDS = 2.0
 """Less than a program has that SIGTERM ends: after it, what the job staged is removed."""
+_AHEAD_SLICES = 20
+"""Rows that may wait to be paid, in all lanes together: 0.4 s of the limit, in slices of 20 ms; with what is paid and
+what is fetched, half a second of it each, a source is less than 1.5 s ahead."""
+_T = TypeVar("_T")
 
 
 def join(threads: Iterable[threading.Thread], *, patient: bool) -> None:
@@ -75,10 +79,6 @@ class HeldBack:
 
 
 Pay = Callable[[pa.RecordBatch, int], object]
-
-_AHEAD_SLICES = 20
-"""Rows that may wait to be paid, in all lanes together: 0.4 s of the limit, in slices of 20 ms; with what is paid and
-what is fetched, half a second of it each, a source is less than 1.5 s ahead."""
 
 
 class PrefetchingPayer:
@@ -265,9 +265,6 @@ def pushing(
         held_back=held_back,
     ) as ahead:
         yield partial(ahead.put, pay)
-
-
-_T = TypeVar("_T")
 
 
 class HandoffSlot(Generic[_T]):

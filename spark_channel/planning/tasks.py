@@ -23,6 +23,11 @@ __all__ = [
     "split_advice",
 ]
 
+MAX_CHANNELS = 100_000
+"""No cluster runs more at the same time; it also bounds the splits that a tiny channel limit would ask for."""
+SPLITS_PER_CHANNEL = 5
+"""Several splits a channel, so that a slow one leaves the others work to take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -113,12 +118,6 @@ def merge_tasks(
 
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-MAX_CHANNELS = 100_000
-"""No cluster runs more at the same time; it also bounds the splits that a tiny channel limit would ask for."""
-SPLITS_PER_CHANNEL = 5
-"""Several splits a channel, so that a slow one leaves the others work to take."""
 
 
 def positive(name: str, value: object) -> int:

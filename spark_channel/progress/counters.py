@@ -31,6 +31,27 @@ __all__ = [
     "trace_of",
 ]
 
+PHASES = ("connect", "first_row", "read", "wait", "transform", "write", "publish")
+"""`connect`: to the source, and opening the attempt in the target. `first_row`: from asking the source to its first
+batch, without what connecting took; `read`: for the others. `wait`: the reading side, for the limit and for
+room; and the writing side under a limit, until rows may reach the target as evenly as they came. `publish`: closing the
+attempt, which makes its rows durable. Reading and writing overlap.
+"""
+_LONGEST_NAME = 64
+_ALWAYS = ("task", "attempt", "phase")
+_LONGEST_ERROR = 1000
+_COUNTS = (
+    "rows_read",
+    "bytes_read",
+    "rows_pushed",
+    "bytes_pushed",
+    "rows_written",
+    "bytes_written",
+    "dirty_rows",
+)
+_PACING = ("rows", "bytes", "grant", "turn", "share")
+"""Why a payment waits for a moment, also where the limit is far from used."""
+
 
 class Phase(StrEnum):
     """The phase of a job or of one attempt of a task. `done`, `ended` and `failed` are final.
@@ -50,14 +71,6 @@ class Phase(StrEnum):
     def final(self) -> bool:
         return self in (Phase.DONE, Phase.ENDED, Phase.FAILED)
 
-
-PHASES = ("connect", "first_row", "read", "wait", "transform", "write", "publish")
-"""`connect`: to the source, and opening the attempt in the target. `first_row`: from asking the source to its first
-batch, without what connecting took; `read`: for the others. `wait`: the reading side, for the limit and for
-room; and the writing side under a limit, until rows may reach the target as evenly as they came. `publish`: closing the
-attempt, which makes its rows durable. Reading and writing overlap.
-"""
-_LONGEST_NAME = 64
 
 Dropped = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)], Count], Field(max_length=64)
@@ -251,23 +264,6 @@ class Snapshot:
             ValueError: an unknown or missing field, or a value that no counter can have.
         """
         return from_plain(cls, data, "a snapshot")
-
-
-_ALWAYS = ("task", "attempt", "phase")
-_LONGEST_ERROR = 1000
-_COUNTS = (
-    "rows_read",
-    "bytes_read",
-    "rows_pushed",
-    "bytes_pushed",
-    "rows_written",
-    "bytes_written",
-    "dirty_rows",
-)
-
-
-_PACING = ("rows", "bytes", "grant", "turn", "share")
-"""Why a payment waits for a moment, also where the limit is far from used."""
 
 
 def limit_wait(reason: str) -> str:

@@ -40,6 +40,9 @@ _AT_LEAST_ONCE = {
     "job": "commit=job: at least once, hidden until the end, then file by file",
     "task": "commit=task: at least once, a retried task can add its rows twice",
 }
+_SILENT_SECONDS = 60.0
+"""A stream whose last batch ended this long ago is not shown until its next one."""
+_MOST_STREAMS = 1000
 
 
 def progress_line(status: JobStatus) -> str:
@@ -195,10 +198,6 @@ def _protected(line: str, spec: JobSpec) -> str:
         watched.insert(0, "as the health of source and target allows")
     return "; ".join([line, *watched])
 
-
-_SILENT_SECONDS = 60.0
-"""A stream whose last batch ended this long ago is not shown until its next one."""
-_MOST_STREAMS = 1000
 
 _Key = tuple[str, str, str, str]
 

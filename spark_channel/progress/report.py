@@ -53,6 +53,29 @@ _WHERE_ANY = (
     "renamed",
 )
 """Fields that are kept where they hold something: other programs read reports that have none."""
+_VERBS = {
+    "read": "read",
+    "write": "wrote",
+    "throttle": "passed on",
+    "stream": "streamed",
+    "verify": "compared",
+}
+WORTH_WAITING = 0.02
+"""The share of a job's time from which on a wait counts: a limit's first grant takes some milliseconds."""
+_WORTH_A_LINE = 0.02
+_TOLD_REASONS = 5
+_LONGEST_REASON = 160
+_ENOUGH_USED = 0.8
+"""The share of a limit above which only a verbose summary says what was not used of it."""
+_WORTH_NAMING = 0.01
+"""Seconds."""
+_SERVERS = {
+    "clickhouse": "ClickHouse",
+    "mongodb": "MongoDB",
+    "mysql": "MySQL",
+    "postgresql": "PostgreSQL",
+}
+_OF_SERVER = re.compile(r"(?:jdbc:)?[\w+.-]+://(?P<host>[^/?#@\s]+)/(?P<database>[^/?#\s]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,33 +330,6 @@ def claim(job: str) -> bool:
         for names_shown in _cells:
             names_shown.add(job)
         return new
-
-
-_VERBS = {
-    "read": "read",
-    "write": "wrote",
-    "throttle": "passed on",
-    "stream": "streamed",
-    "verify": "compared",
-}
-WORTH_WAITING = 0.02
-"""The share of a job's time from which on a wait counts: a limit's first grant takes some milliseconds."""
-_WORTH_A_LINE = 0.02
-_TOLD_REASONS = 5
-_LONGEST_REASON = 160
-_ENOUGH_USED = 0.8
-"""The share of a limit above which only a verbose summary says what was not used of it."""
-_WORTH_NAMING = 0.01
-"""Seconds."""
-
-
-_SERVERS = {
-    "clickhouse": "ClickHouse",
-    "mongodb": "MongoDB",
-    "mysql": "MySQL",
-    "postgresql": "PostgreSQL",
-}
-_OF_SERVER = re.compile(r"(?:jdbc:)?[\w+.-]+://(?P<host>[^/?#@\s]+)/(?P<database>[^/?#\s]+)")
 
 
 def plain_end(text: str) -> str:

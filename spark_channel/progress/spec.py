@@ -15,6 +15,11 @@ __all__ = [
     "tighter",
 ]
 
+_MOST_COLUMNS = 1_000
+_MOST_TEXT = 32 << 10
+"""Characters of all columns: each task of a job carries its facts."""
+_LONGEST, _LONGEST_NAME = 200, 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class DirtyLimit:
@@ -65,12 +70,6 @@ class DirtyLimit:
 
 def _rows(count: int) -> str:
     return "1 row was" if count == 1 else f"{count} rows were"
-
-
-_MOST_COLUMNS = 1_000
-_MOST_TEXT = 32 << 10
-"""Characters of all columns: each task of a job carries its facts."""
-_LONGEST, _LONGEST_NAME = 200, 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ SIDES = ("limit", "source", "target")
 
 _TOTALS = 4
 """Rows and bytes, and rows and bytes written."""
+_MOST_STEPS = 600
 
 
 class SlidingRates:
@@ -170,9 +171,6 @@ class SpeedSamples:
         self._every *= 2
         pairs = zip(self._sums[::2], [*self._sums[1::2], [0.0] * _TOTALS], strict=False)
         self._sums = [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
-
-
-_MOST_STEPS = 600
 
 
 class Drawable(Protocol):

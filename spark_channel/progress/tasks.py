@@ -15,6 +15,10 @@ __all__ = [
 
 
 _MOST_PUSHES = 100
+_NAMED = 3
+_MOST_TRACES = 1000
+STALE_SECONDS = 60.0
+"""An attempt that is silent for so long, while another of its task is heard, is taken for dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,6 @@ class WriteTimes:
         return next((push.when(rows) for push in self.pushes if rows <= push.after), otherwise)
 
 
-_NAMED = 3
-
-
 @dataclass(slots=True)
 class LastProgress:
     """The counters of an attempt when it last moved something, and the time of that."""
@@ -114,11 +115,6 @@ def stalled_text(stalled: list[tuple[int, float]]) -> str:
 def _limited(snapshot: Snapshot) -> float:
     of_limiter = ("limit", "start")
     return sum(spent for reason, spent in snapshot.waits.items() if reason.startswith(of_limiter))
-
-
-_MOST_TRACES = 1000
-STALE_SECONDS = 60.0
-"""An attempt that is silent for so long, while another of its task is heard, is taken for dead."""
 
 
 @dataclass(slots=True)

@@ -38,6 +38,8 @@ _AT_ONCE = frozenset({"open_job", "report", "enter", "coordinator"})
 Answer = Callable[[ServiceAddress, str, bytes], bytes | None]
 _here: dict[tuple[int, str, int, str | None], Answer] = {}
 """The services of this process, with its pid: a forked child inherits them, and not what they know."""
+_SECONDS = 60.0
+_MOST = 100
 
 
 def answered_here(address: ServiceAddress, answer: Answer | None) -> None:
@@ -308,9 +310,6 @@ def _left(end: float) -> float:
 def _reason(error: Exception) -> str:
     return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
 
-
-_SECONDS = 60.0
-_MOST = 100
 
 _lock = threading.Lock()
 _until: dict[tuple[str, int], float] = {}

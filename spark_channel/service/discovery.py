@@ -60,6 +60,12 @@ _NEEDED = frozenset(
         "XDG_RUNTIME_DIR",
     }
 )
+_log = log_of(__name__)
+LARGEST_FILE = 64 << 10
+_LOCK_SECONDS = 5.0
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def bare_environment() -> dict[str, str]:
@@ -73,13 +79,6 @@ def bare_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in _NEEDED or name.startswith("LC_")
     }
-
-
-LARGEST_FILE = 64 << 10
-_LOCK_SECONDS = 5.0
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,6 @@ def private_directory() -> Path:
     return path
 
 
-_log = log_of(__name__)
 _warned_of: set[Path] = set()
 
 

@@ -36,6 +36,25 @@ __all__ = [
     "live_line",
 ]
 
+_log = log_of("spark_channel.progress")
+_LIVE_SECONDS = 0.5
+_LOG_SECONDS = 30.0
+_NO_LINK = "run `spark-channel ui` on this host; the link has a token, so no log has it"
+_SHORT_BATCH_SECONDS = 2.0
+"""A micro-batch that runs no longer than this is shown when it is over: its line then has the final numbers."""
+VERBOSE = "SPARK_CHANNEL_VERBOSE"
+"""Set, displays are verbose."""
+_BAR_WIDTH = 20
+_NARROWEST = 80
+"""A narrower terminal has no room for a bar beside the line."""
+_COLOURS = (
+    (r"dirty (?!0\b)[\d.]+[kMGTPE]?", "bold red"),
+    (r"\b(?:failed|paused)\b", "bold red"),
+    (r"\ball read\b|\bETA [\d:>h ]+", "cyan"),
+    (r"[\d.]+[kMGTPE]?B?/s(?: of [\d.]+[kMGTPE]?B?/s)?", "green"),
+    (r"waits:.*? target \d+ %", "dim"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveLine:
@@ -51,15 +70,7 @@ def live_line(status: JobStatus, name: str = "") -> LiveLine:
     return LiveLine(name + progress_line(status), None if all_read else status.percent)
 
 
-_log = log_of("spark_channel.progress")
-
 DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
-
-_LIVE_SECONDS = 0.5
-_LOG_SECONDS = 30.0
-_NO_LINK = "run `spark-channel ui` on this host; the link has a token, so no log has it"
-_SHORT_BATCH_SECONDS = 2.0
-"""A micro-batch that runs no longer than this is shown when it is over: its line then has the final numbers."""
 
 
 def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
@@ -72,10 +83,6 @@ def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
         return "terminal" if stream.isatty() else "log"
     except ValueError:  # closed
         return "log"
-
-
-VERBOSE = "SPARK_CHANNEL_VERBOSE"
-"""Set, displays are verbose."""
 
 
 def is_verbose() -> bool:
@@ -362,19 +369,6 @@ class _LogLines:
 
     def close(self) -> None:
         """Do nothing: log lines stay."""
-
-
-_BAR_WIDTH = 20
-_NARROWEST = 80
-"""A narrower terminal has no room for a bar beside the line."""
-
-_COLOURS = (
-    (r"dirty (?!0\b)[\d.]+[kMGTPE]?", "bold red"),
-    (r"\b(?:failed|paused)\b", "bold red"),
-    (r"\ball read\b|\bETA [\d:>h ]+", "cyan"),
-    (r"[\d.]+[kMGTPE]?B?/s(?: of [\d.]+[kMGTPE]?B?/s)?", "green"),
-    (r"waits:.*? target \d+ %", "dim"),
-)
 
 
 class TerminalView:

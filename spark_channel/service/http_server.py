@@ -34,6 +34,38 @@ __all__ = [
 _IDLE_THREAD_SECONDS = 2.0
 _MOST = 2_200
 """Threads for listening clients (`MOST_LISTENERS`), and for other calls that wait."""
+_log = log_of(__name__)
+_LARGEST_HEAD = 16 << 10
+_MOST_STRANGERS = 512
+_MOST_WITH_TLS = 128
+"""Each connection needs about 300 KiB during its handshake."""
+_MOST_CONNECTIONS = 20_000
+_BODY_OF_SCOPE = 64 << 10
+"""The largest body with a token that opens no job: spending a limit takes less."""
+_MOST_UNFINISHED = 64 << 20
+"""Announced bytes of all bodies that have not come whole, which are held in memory."""
+_HEAD_SECONDS = 10.0
+_BODY_SECONDS = 30.0
+_IDLE_SECONDS = 300.0
+_DISCARD_BYTES = wire.LARGEST_BODY + (64 << 10)
+_DISCARD_SECONDS = 2.0
+_BACKLOG = 1024
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+TOKEN_HEADER = "x-spark-channel-token"  # noqa: S105 - the name of a header
+"""It goes before `Authorization`, which proxies of notebooks use themselves. A page of another site cannot send it."""
+_LONGEST_BACKLOG = 4 << 20
+"""Bytes that wait for a caller who does not read; one with more is cut off."""
+_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_JUDGED = ("authorization", TOKEN_HEADER, "content-length", "transfer-encoding", "connection")
 
 
 class CallPool:
@@ -103,35 +135,6 @@ class CallPool:
                 return None
 
 
-_log = log_of(__name__)
-
-_LARGEST_HEAD = 16 << 10
-_MOST_STRANGERS = 512
-_MOST_WITH_TLS = 128
-"""Each connection needs about 300 KiB during its handshake."""
-_MOST_CONNECTIONS = 20_000
-_BODY_OF_SCOPE = 64 << 10
-"""The largest body with a token that opens no job: spending a limit takes less."""
-_MOST_UNFINISHED = 64 << 20
-"""Announced bytes of all bodies that have not come whole, which are held in memory."""
-_HEAD_SECONDS = 10.0
-_BODY_SECONDS = 30.0
-_IDLE_SECONDS = 300.0
-_DISCARD_BYTES = wire.LARGEST_BODY + (64 << 10)
-_DISCARD_SECONDS = 2.0
-_BACKLOG = 1024
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    413: "Content Too Large",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The caller: the scope of its token, and its address as the transport reports it."""
@@ -153,13 +156,6 @@ Endpoint = Callable[[bytes, Caller], bytes | Iterator[bytes] | Document]
 """Answers one action, at once or bit by bit; what is iterated raises nothing. `ValueError` = a request that
 makes no sense; `PermissionError` = not with this token; the texts travel to the caller. Bodies are at most
 `protocol.LARGEST_BODY`. The action of `GET /path?query` is "GET /path", and the query is its body."""
-
-
-TOKEN_HEADER = "x-spark-channel-token"  # noqa: S105 - the name of a header
-"""It goes before `Authorization`, which proxies of notebooks use themselves. A page of another site cannot send it."""
-_LONGEST_BACKLOG = 4 << 20
-"""Bytes that wait for a caller who does not read; one with more is cut off."""
-_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class _RejectionLog:
@@ -655,9 +651,6 @@ def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
             raise ValueError("this is not a request to the service")
         headers[name] = value.strip()
     return path.removeprefix("/v1/") if posts else f"GET {path}", headers
-
-
-_JUDGED = ("authorization", TOKEN_HEADER, "content-length", "transfer-encoding", "connection")
 
 
 def _headers_of(answer: object) -> tuple[str, ...]:

@@ -39,6 +39,14 @@ __all__ = [
 
 
 _log = log_of(__name__)
+_HELLO_SECONDS = 2.0
+_LARGEST_ANSWER = 4096
+_PROGRAM = (
+    "import os; os.fork() and os._exit(0); import runpy; "
+    "runpy.run_module('spark_channel.service', run_name='__main__', alter_sys=True)"
+)
+"""`python -m spark_channel.service`, left to init before anything is imported that starts threads: so the
+starter has no zombie, and nothing with threads is forked."""
 
 
 class ServiceControl:
@@ -108,17 +116,6 @@ class ServiceControl:
 
     def _call(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._connection.call(action, body, timeout=self._timeout)
-
-
-_HELLO_SECONDS = 2.0
-_LARGEST_ANSWER = 4096
-
-_PROGRAM = (
-    "import os; os.fork() and os._exit(0); import runpy; "
-    "runpy.run_module('spark_channel.service', run_name='__main__', alter_sys=True)"
-)
-"""`python -m spark_channel.service`, left to init before anything is imported that starts threads: so the
-starter has no zombie, and nothing with threads is forked."""
 
 
 @dataclass(frozen=True, slots=True)

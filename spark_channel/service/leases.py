@@ -51,6 +51,7 @@ _log = log_of(__name__)
 
 _TIMEOUT = 2.0
 _LISTEN_AGAIN = 2.0
+_RETRY = 0.5
 
 
 @contextmanager
@@ -248,9 +249,6 @@ class LeaseClient:
         return decode_reply(
             self.connection.send("coordinator", encode(request), timeout=self._request_timeout)
         )
-
-
-_RETRY = 0.5
 
 
 class PermitLease:

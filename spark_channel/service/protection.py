@@ -13,6 +13,9 @@ __all__ = ["NewLimit", "ProbedLimit", "ProtectionController"]
 
 _REPORTED_AGAIN = 1.5
 """A speed is reported again when it differs from the last reported one by this factor."""
+_ROWS, _BYTES = "rows/s", "bytes/s"
+_NOTHING = 1e-6
+"""Rows per second of a job that is paused: one row in eleven days."""
 
 
 class ProtectionController:
@@ -101,11 +104,6 @@ class ProtectionController:
         if holder != last[0] or not last[1] / _REPORTED_AGAIN < rows < last[1] * _REPORTED_AGAIN:
             self._reported = (holder, rows)
             self._progress.set_limits(max(1, round(rows)), self._bytes, text)
-
-
-_ROWS, _BYTES = "rows/s", "bytes/s"
-_NOTHING = 1e-6
-"""Rows per second of a job that is paused: one row in eleven days."""
 
 
 class NewLimit(Protocol):

@@ -57,6 +57,28 @@ LARGEST_BODY = 4 << 20
 LARGEST_INTEGER = 2**63 - 1
 
 _LONGEST_IDENTIFIER = 200
+LISTEN_SECONDS = 60.0
+FLUSH_SECONDS = 2.0
+GRACE_SECONDS = 0.5
+"""The longest time that a call listens. A lost client occupies a thread for this long."""
+MOST_LISTENERS = 2_000
+"""Each listener needs a sleeping thread of the server."""
+_JOBS_OF = "jobs-of:"
+_JOBS_OF_ONE = re.compile(_JOBS_OF + "[0-9a-f]{24}")
+SERVICE_SCOPE = ""
+"""The scope of the service's own token, which may do everything."""
+READ_SCOPE = "read"
+"""The scope of tokens that read metrics and the page, and change nothing."""
+CHANGE_SCOPE = "change"
+"""The scope of a token that reads the page, and changes, pauses and resumes limits."""
+NO_SCOPE = "-"
+"""The scope of a caller without a token, who reads what everyone may know."""
+_READ_TOKEN_FILE = "SPARK_CHANNEL_READ_TOKEN_FILE"  # noqa: S105 - the name of a variable
+_SHORTEST_TOKEN = 16
+_MOST_NAMES = 50
+_MOST_DELAYS = 1_000
+_LONGEST_TEXT = 200
+_LARGEST = float(1 << 62)
 
 
 class RequestError(ValueError):
@@ -226,15 +248,6 @@ def run_id(plan: str, execution: str | None, stage: int) -> str:
     return f"{plan}-{execution}" if execution else f"{plan}-stage{stage}"
 
 
-LISTEN_SECONDS = 60.0
-FLUSH_SECONDS = 2.0
-GRACE_SECONDS = 0.5
-"""The longest time that a call listens. A lost client occupies a thread for this long."""
-
-MOST_LISTENERS = 2_000
-"""Each listener needs a sleeping thread of the server."""
-
-
 class Subscriptions:
     """One event for each client that listens to a limit. Thread-safe."""
 
@@ -318,19 +331,6 @@ class TlsFiles(NamedTuple):
     root: str | None = None
 
 
-_JOBS_OF = "jobs-of:"
-_JOBS_OF_ONE = re.compile(_JOBS_OF + "[0-9a-f]{24}")
-
-SERVICE_SCOPE = ""
-"""The scope of the service's own token, which may do everything."""
-READ_SCOPE = "read"
-"""The scope of tokens that read metrics and the page, and change nothing."""
-CHANGE_SCOPE = "change"
-"""The scope of a token that reads the page, and changes, pauses and resumes limits."""
-NO_SCOPE = "-"
-"""The scope of a caller without a token, who reads what everyone may know."""
-
-
 def owns_jobs(scope: str) -> bool:
     """Whether a token of `scope` is for the jobs that were opened with it: see `ServiceAddress.for_jobs_of`."""
     return _JOBS_OF_ONE.fullmatch(scope) is not None
@@ -339,10 +339,6 @@ def owns_jobs(scope: str) -> bool:
 def scoped_token(service_token: str, scope: str) -> str:
     """The token of `scope` that the service with `service_token` accepts; the same after a restart."""
     return hmac.new(service_token.encode(), scope.encode(), hashlib.sha256).hexdigest()
-
-
-_READ_TOKEN_FILE = "SPARK_CHANNEL_READ_TOKEN_FILE"  # noqa: S105 - the name of a variable
-_SHORTEST_TOKEN = 16
 
 
 def token_of_file() -> str | None:
@@ -404,12 +400,6 @@ class Tokens:
 
     def __repr__(self) -> str:
         return f"Tokens({len(self._scopes)})"
-
-
-_MOST_NAMES = 50
-_MOST_DELAYS = 1_000
-_LONGEST_TEXT = 200
-_LARGEST = float(1 << 62)
 
 
 def sample_to_json(sample: "HealthSample") -> dict[str, Any]:

@@ -29,6 +29,10 @@ _HEARTBEAT = 3.0
 _FIRST_RETRY = 0.5
 _SLOWEST_RETRY = 5.0
 _SLOWEST_REPORT = 60.0
+_EVERY = 0.25
+_FIRST_SAMPLE_RETRY = 1.0
+_SLOWEST_SAMPLE_RETRY = 10.0
+_STOP_SECONDS = 1.0
 
 
 class CounterReporter:
@@ -223,12 +227,6 @@ class LimitSubscription:
             return None
         rows, nbytes, note = reply.shown
         return {"rows_per_second": rows, "bytes_per_second": nbytes, "note": note}
-
-
-_EVERY = 0.25
-_FIRST_SAMPLE_RETRY = 1.0
-_SLOWEST_SAMPLE_RETRY = 10.0
-_STOP_SECONDS = 1.0
 
 
 class HealthSampler:

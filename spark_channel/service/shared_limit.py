@@ -56,6 +56,12 @@ __all__ = [
 _log = log_of(__name__)
 
 _STOP_SECONDS = 5.0
+MOST_JOBS = 64
+"""Jobs that share a limit at a time, unless its owner says otherwise."""
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_TLS_ROOT = "SPARK_CHANNEL_TLS_ROOT"
+_TOKEN_FILE = "SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE"  # noqa: S105 - the name of a variable
+_REMOTE = re.compile(r"(?P<tls>tls://)?(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
 
 
 class Probe:
@@ -227,15 +233,6 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
         raise SourceError("the probe's query returned no row")
 
     return measure
-
-
-MOST_JOBS = 64
-"""Jobs that share a limit at a time, unless its owner says otherwise."""
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_TLS_ROOT = "SPARK_CHANNEL_TLS_ROOT"
-_TOKEN_FILE = "SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE"  # noqa: S105 - the name of a variable
-_REMOTE = re.compile(r"(?P<tls>tls://)?(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
 
 
 class SharedLimit:

@@ -32,6 +32,7 @@ __all__ = [
 
 _log = log_of(__name__)
 _DESCRIPTION = "spark.job.description"
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -49,9 +50,6 @@ def described(spark: SparkSession, source: str, target: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty(_DESCRIPTION, None)
-
-
-_T = TypeVar("_T")
 
 
 class SparkEngine:

@@ -47,6 +47,7 @@ _log = log_of(__name__)
 
 _READS = 2
 """A DataFrame may be joined with itself: two stages then read at the same time, and spend one limit."""
+_FEW_ROWS = 10_000
 
 
 class ChannelPartition(InputPartition):
@@ -243,9 +244,6 @@ class ChannelReader(Versioned, DataSourceReader):
 def _total(estimates: list[int | None]) -> int | None:
     known_estimates = [estimate for estimate in estimates if estimate is not None]
     return sum(known_estimates) if len(known_estimates) == len(estimates) else None
-
-
-_FEW_ROWS = 10_000
 
 
 def one_split(options: ReadOptions, splits: Sequence[Split], channels: int, source: str) -> str:

@@ -54,6 +54,25 @@ __all__ = [
 
 
 _KEPT = 100
+_log = log_of(__name__)
+_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+_LOCAL = re.compile(r"local(?:\[.*\])?")
+_GRACE_SECONDS = 4.0
+"""The time that a program has to end after its jobs were cancelled; docker kills it after 10 s."""
+_HIDDEN = "spark.sql.redaction.options.regex"
+_OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
+_LOGIN_IN_A_PATH = (
+    r"//[^/\s]*:[^@]*@"
+    r"|[?&;][\w.\-]*(passw|pwd|passphrase|token|credential|signature|auth|key|sig)[\w.\-]*="
+)
+"""As in s3://KEY:SECRET@bucket and s3://bucket/a?token=SECRET: Spark holds the pattern against values, too. So names of
+options are whole words there: a table named tokens is shown."""
+_REPORTS_KEPT = 100
+_CELL_SECONDS = 30.0
+"""The longest time that a cell waits for its reports: the first one imports matplotlib, which takes seconds."""
+_LEAVE_SECONDS = 2.0
+"""A worker below a LIMIT notices that Spark needs no more rows when it sends the next ones."""
+_NO_MUTATION = "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE"
 
 
 class BatchLags:
@@ -82,10 +101,6 @@ class BatchLags:
         return replace(report, behind=read.behind, lag=read.lag)
 
 
-_log = log_of(__name__)
-_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
-
-
 @contextmanager
 def without_warning(context: Any) -> Iterator[None]:
     """Silence Spark's warning that `register` replaces the statically registered class of `format("channel")`.
@@ -110,7 +125,6 @@ def without_warning(context: Any) -> Iterator[None]:
             )
 
 
-_LOCAL = re.compile(r"local(?:\[.*\])?")
 _Get = Callable[[str], str | None]
 
 
@@ -138,9 +152,6 @@ def slots_of(get: _Get, cores: int) -> int | None:
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.strip().isdigit() else None
 
-
-_GRACE_SECONDS = 4.0
-"""The time that a program has to end after its jobs were cancelled; docker kills it after 10 s."""
 
 _ends: list[int] = []
 """The exit code of a program that SIGTERM ends, from then on."""
@@ -224,15 +235,6 @@ def _exit_terminated() -> None:
     os._exit(TERMINATED)
 
 
-_HIDDEN = "spark.sql.redaction.options.regex"
-_OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
-_LOGIN_IN_A_PATH = (
-    r"//[^/\s]*:[^@]*@"
-    r"|[?&;][\w.\-]*(passw|pwd|passphrase|token|credential|signature|auth|key|sig)[\w.\-]*="
-)
-"""As in s3://KEY:SECRET@bucket and s3://bucket/a?token=SECRET: Spark holds the pattern against values, too. So names of
-options are whole words there: a table named tokens is shown."""
-
 _services: "dict[int, ServiceServer]" = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""
 
@@ -245,12 +247,6 @@ _reports: "OrderedDict[str, TransferReport]" = OrderedDict()
 _ended: dict[str, float] = {}
 """When each of them finished, on this process's clock."""
 
-_REPORTS_KEPT = 100
-
-_CELL_SECONDS = 30.0
-"""The longest time that a cell waits for its reports: the first one imports matplotlib, which takes seconds."""
-_LEAVE_SECONDS = 2.0
-"""A worker below a LIMIT notices that Spark needs no more rows when it sends the next ones."""
 
 _registered: "WeakKeyDictionary[SparkSession, bool | None]" = WeakKeyDictionary()
 """With what `_times_of` said. Spark warns each time that a name is registered again."""
@@ -311,9 +307,6 @@ def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) ->
                 _show_page(_jvm_of(context))
         except (ChannelError, OSError) as error:
             _log.warning("progress is not shown: %s", error)
-
-
-_NO_MUTATION = "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE"
 
 
 def _defines_pipeline(spark: SparkSession) -> bool:

@@ -36,6 +36,7 @@ _BARRIERS = {
     r"\bExchange\b|\bBroadcastExchange\b|\bShuffle": "an exchange (a shuffle, sort or join)",
     r"\bInMemoryTableScan\b|\bInMemoryRelation\b": "a cache",
 }
+_IN_A_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 
 
 def throttle(
@@ -109,9 +110,6 @@ def throttle(
     )
     passed = rows.mapInArrow(task, rows.schema)
     return passed.toDF(*df.columns) if df.columns else passed.select()
-
-
-_IN_A_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 
 
 def _schema_of(df: DataFrame) -> StructType:

@@ -72,6 +72,8 @@ _CANCELLED = re.compile(
     r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*|\[OPERATION_CANCELED\] [^\n]*"
 )
 """The second one is Spark Connect's."""
+_DESCRIPTORS = Path("/proc/self/fd")
+_EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +174,6 @@ def _variable(name: str) -> Any:
             return frame.f_locals.get(name)
         frame = frame.f_back
     return None
-
-
-_DESCRIPTORS = Path("/proc/self/fd")
 
 
 class PassNames(TypedDict):
@@ -341,9 +340,6 @@ class Versioned:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpickled, (_Stamp(), type(self)), self.__getstate__()
-
-
-_EVERY_SECONDS = 0.2
 
 
 def sent_as_they_come(

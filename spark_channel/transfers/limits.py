@@ -32,6 +32,7 @@ _log = log_of(__name__)
 _UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
 """The largest fetch while the speed is not known yet: half a second at a high speed."""
 _Speeds = tuple[int | None, int | None]
+_PERMITS = {"numpartitions": "numPartitions", "maxconnections": "maxConnections"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,6 @@ def limit_scope_of(options: CommonOptions) -> str:
         return f"shared limit {options.shared_limit}"
     per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
     return "each Spark task" if per_task else "the whole job"
-
-
-_PERMITS = {"numpartitions": "numPartitions", "maxconnections": "maxConnections"}
 
 
 def static_shares(

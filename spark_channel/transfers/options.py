@@ -29,6 +29,16 @@ _PLANNED = {
     "channelspertask": "channels_per_task",
     "maxchannels": "max_channels",
 }
+_WHOLE = (
+    "channels",
+    "channelsPerTask",
+    "maxChannels",
+    "jobId",
+    "capacityRows",
+    "capacityBytes",
+    "transactionRows",
+)
+_SPEEDS = {"rowspersecond": "rowsPerSecond", "bytespersecond": "bytesPerSecond"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +121,6 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
         EndpointOverrides(resolve_references(part.options), part.urls) for part in end.parts
     )
     return replace(end, options=own_options, parts=parts)
-
-
-_WHOLE = (
-    "channels",
-    "channelsPerTask",
-    "maxChannels",
-    "jobId",
-    "capacityRows",
-    "capacityBytes",
-    "transactionRows",
-)
-_SPEEDS = {"rowspersecond": "rowsPerSecond", "bytespersecond": "bytesPerSecond"}
 
 
 class TargetOptions(Options):

@@ -95,6 +95,20 @@ _SERVER = re.compile(
     r"(?:jdbc:)?([A-Za-z0-9+]+):(?:thin:)?@?(?://)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?"
 )
 _TIMEOUT = 3.0
+_log = log_of(__name__)
+_ROW_BYTES = 50
+"""Of a text file whose rows were not counted."""
+_MOST_SPLITS = 2_000
+"""However long the job: the driver plans them, and the target notes each."""
+_SLOW = 7
+"""Where no limit says how fast the job will be, it may be so many times slower than is guessed for a fetch."""
+_OTHERWISE = "the columns are read as other types than the source has"
+_START = "startsql"
+_REMOVES = re.compile(r"\s*(truncate|delete\s+from)\s[^;]*;?\s*", re.IGNORECASE)
+_EMPTIES = re.compile(
+    r"(?:truncate(?:\s+table)?|delete\s+from)\s+([^\s;]+?)(?=[\s;\]]*$|\s*\"\s*[,\]]|\s+(?:cascade|restart|continue)\b)",
+    re.IGNORECASE,
+)
 
 
 def server_of(url: str) -> tuple[str, int] | None:
@@ -134,19 +148,6 @@ def first_reachable(urls: Sequence[str]) -> str:
         else:
             return url
     raise SourceError("no server answers: " + "; ".join(reasons))
-
-
-_log = log_of(__name__)
-
-_ROW_BYTES = 50
-"""Of a text file whose rows were not counted."""
-_MOST_SPLITS = 2_000
-"""However long the job: the driver plans them, and the target notes each."""
-_SLOW = 7
-"""Where no limit says how fast the job will be, it may be so many times slower than is guessed for a fetch."""
-
-
-_OTHERWISE = "the columns are read as other types than the source has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +291,6 @@ def path_of(native: NativeRows | None, reason: str, plan: WritePlan | None) -> s
     if reason:
         return f"rows pass through Arrow: {reason}{ending}"
     return f"rows pass {straight}" if ending else ""
-
-
-_START = "startsql"
-_REMOVES = re.compile(r"\s*(truncate|delete\s+from)\s[^;]*;?\s*", re.IGNORECASE)
-_EMPTIES = re.compile(
-    r"(?:truncate(?:\s+table)?|delete\s+from)\s+([^\s;]+?)(?=[\s;\]]*$|\s*\"\s*[,\]]|\s+(?:cascade|restart|continue)\b)",
-    re.IGNORECASE,
-)
 
 
 def begin_transfer(job: JobOptions) -> JobOptions:

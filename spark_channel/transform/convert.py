@@ -39,6 +39,16 @@ __all__ = [
 
 _NUMBER_TEXT = r"^\s*-?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2})?\s*$"
 _WIDE = pa.decimal256(76, 38)
+_MOMENT, _DAY = "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"
+_FRACTION = r"^(\d{4}-\d\d?-\d\d? \d\d?:\d\d?:\d\d?\.\d{1,6})\d*$"
+_WHOLE = r"^[-+]?\d+$"
+_NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2})?$"
+_TIMES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%H:%M:%S")
+"""DataX's own: `datetimeFormat`, `dateFormat` and `timeFormat` of `common.column` when a job does not set them."""
+_EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
+"""The milliseconds of the years 1 to 9999."""
+_NANOS = (1 << 63) // 1_000_000 - 86_400_000
+"""The milliseconds that nanoseconds since 1970 hold, in any zone."""
 
 
 def cast_or_refuse(
@@ -89,10 +99,6 @@ def _as_java_reads_it(array: pa.Array, *, whole: bool) -> pa.Array:
     is_whole = pc.equal(pc.round(wide, ndigits=0, round_mode="towards_zero"), wide)
     numbers = pc.cast(pc.cast(wide, pa.decimal256(76, 0), safe=False), text.type)
     return pc.if_else(pc.fill_null(is_whole, False), numbers, text)
-
-
-_MOMENT, _DAY = "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"
-_FRACTION = r"^(\d{4}-\d\d?-\d\d? \d\d?:\d\d?:\d\d?\.\d{1,6})\d*$"
 
 
 def _by_pattern(
@@ -323,18 +329,6 @@ class ShortDecimals(Transformer):
 def _short(column: pa.Array) -> pa.Array:
     text = _plain(pc.cast(column, pa.string()))
     return pc.replace_substring_regex(text, r"(\.[0-9]*[1-9])0+$|\.0+$", r"\1")
-
-
-_WHOLE = r"^[-+]?\d+$"
-_NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2})?$"
-_TIMES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%H:%M:%S")
-"""DataX's own: `datetimeFormat`, `dateFormat` and `timeFormat` of `common.column` when a job does not set them."""
-
-
-_EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
-"""The milliseconds of the years 1 to 9999."""
-_NANOS = (1 << 63) // 1_000_000 - 86_400_000
-"""The milliseconds that nanoseconds since 1970 hold, in any zone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,16 @@ __all__ = [
 
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _BYTE_TO_LETTER = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
+_MARK = "\0spark-channel 6f0c1d3e-malformed\0"
+"""Prefix of the first column's value for such a line: the mark, the reason, another mark, and the line."""
+_COMPARE = {
+    "=": "equal",
+    "!=": "not_equal",
+    ">": "greater",
+    "<": "less",
+    ">=": "greater_equal",
+    "<=": "less_equal",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +310,6 @@ class Rename(Transformer):
         )
 
 
-_MARK = "\0spark-channel 6f0c1d3e-malformed\0"
-"""Prefix of the first column's value for such a line: the mark, the reason, another mark, and the line."""
-
-
 def marked(reason: str, line: str) -> str:
     """The value of the first column in place of the line."""
     return f"{_MARK}{reason}{_MARK}{line}"
@@ -333,14 +339,6 @@ class RefuseMalformed(Transformer):
 
 
 Operator = Literal["=", "!=", ">", "<", ">=", "<=", "like", "not like"]
-_COMPARE = {
-    "=": "equal",
-    "!=": "not_equal",
-    ">": "greater",
-    "<": "less",
-    ">=": "greater_equal",
-    "<=": "less_equal",
-}
 
 
 @dataclass(frozen=True, slots=True)

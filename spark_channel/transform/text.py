@@ -36,6 +36,20 @@ __all__ = [
 # Positions count characters (code points) from 0.
 _LONGEST = 1_000_000
 _FAR = 2**31 - 1
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_WHOLE = re.compile(r"\+?[0-9]{1,9}")
+_TRIMMED = "".join(map(chr, range(33)))
+"""The characters that Java's `trim` removes."""
+_DIGITS = 1_000
+"""The most digits of a number, written without an exponent."""
+_LONGEST_NUMBER = 100_000
+"""The most digits of a power."""
+_EXACT = Context(
+    prec=2 * _LONGEST_NUMBER, Emax=999_999_999, Emin=-999_999_999, traps=[Inexact, InvalidOperation]
+)
+_DEFAULT_SCALE = 2
+_LONG = pa.decimal128(38, 0)
+"""Whole numbers of any size that a step would hold; sums of 20 digits are Arrow's."""
 
 
 def as_text(array: pa.Array, name: str) -> pa.Array:
@@ -259,20 +273,6 @@ class Replace(TextStep):
 
 
 Operation = Literal["+", "-", "*", "/", "%", "^"]
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
-_WHOLE = re.compile(r"\+?[0-9]{1,9}")
-_TRIMMED = "".join(map(chr, range(33)))
-"""The characters that Java's `trim` removes."""
-_DIGITS = 1_000
-"""The most digits of a number, written without an exponent."""
-_LONGEST_NUMBER = 100_000
-"""The most digits of a power."""
-_EXACT = Context(
-    prec=2 * _LONGEST_NUMBER, Emax=999_999_999, Emin=-999_999_999, traps=[Inexact, InvalidOperation]
-)
-_DEFAULT_SCALE = 2
-_LONG = pa.decimal128(38, 0)
-"""Whole numbers of any size that a step would hold; sums of 20 digits are Arrow's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,80 @@ _NAMES = {
 }
 _YEARS_AHEAD = 20
 """Of two digits, as in Java: the year of the hundred that end 20 years from now."""
+_OWN: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "%-m": lambda moments: pc.cast(pc.month(moments), pa.string()),
+    "%-d": lambda moments: pc.cast(pc.day(moments), pa.string()),
+    "%-H": lambda moments: pc.cast(pc.hour(moments), pa.string()),
+    "%-I": lambda moments: pc.replace_substring_regex(pc.strftime(moments, format="%I"), "^0", ""),
+    "%-M": lambda moments: pc.cast(pc.minute(moments), pa.string()),
+    "%-S": lambda moments: pc.cast(pc.second(moments), pa.string()),
+    "%-L": lambda moments: pc.cast(pc.millisecond(moments), pa.string()),
+    "%L": lambda moments: pc.utf8_lpad(pc.cast(pc.millisecond(moments), pa.string()), 3, "0"),
+}
+"""What Arrow's strftime does not write."""
+_LETTERS = {
+    "yyyy": "%Y",
+    "yyy": "%Y",
+    "yy": "%y",
+    "y": "%Y",
+    **dict.fromkeys(("MM", "LL"), "%m"),
+    **dict.fromkeys(("M", "L"), "%-m"),
+    **dict.fromkeys(("MMM", "LLL"), "%b"),
+    **dict.fromkeys(("MMMM", "LLLL"), "%B"),
+    "dd": "%d",
+    "d": "%-d",
+    "HH": "%H",
+    "H": "%-H",
+    "hh": "%I",
+    "h": "%-I",
+    "mm": "%M",
+    "m": "%-M",
+    "ss": "%S",
+    "s": "%-S",
+    "SSS": "%L",
+    "S": "%-L",
+    "a": "%p",
+    **dict.fromkeys(("E", "EE", "EEE"), "%a"),
+    "EEEE": "%A",
+}
+_REFUSED = {
+    "S": "S counts milliseconds in Java, so write SSS",
+    "y": "a year has four digits, so write yyyy",
+    "Y": "Y is the year of a week; write yyyy",
+    "D": "D is the day of the year; write dd for the day of the month",
+    "k": "k counts hours from 1 to 24; write HH",
+    "K": "K counts hours from 0 to 11; write hh",
+    **dict.fromkeys("zZX", "times have no zone in a job"),
+    **dict.fromkeys("GwWFu", "eras, and days and weeks by their numbers, are not read"),
+}
+"""Letters of SimpleDateFormat that are not read, or not so often, with what to do."""
+_TWO_NUMBERS = re.compile(r"(?=%-[a-zA-Z]%-?[YymdHIMSL]|%[YymdHIMSL]%-)")
+_SAME = {"y": "Y", "b": "m", "B": "m", "A": "a", "I": "H"}
+"""Directives of one part of a time."""
+_YEARS = ("yyyy", "uuuu", "yyy", "uuu", "y", "u")
+_ZONES = {"X": r"Z|[+-]\d{2}", "XX": r"Z|[+-]\d{4}", "XXX": r"Z|[+-]\d{2}:\d{2}", "Z": r"[+-]\d{4}"}
+_PLACES = {
+    "y": (0, 4),
+    "M": (5, 7),
+    "d": (8, 10),
+    "H": (11, 13),
+    "m": (14, 16),
+    "s": (17, 19),
+    "S": (20, 26),
+}
+"""Where Arrow writes each part of a time of microseconds."""
+_ISO = (
+    ("y", ""),
+    ("M", "-"),
+    ("d", "-"),
+    ("H", " "),
+    ("m", ":"),
+    ("s", ":"),
+    ("S", "."),
+    ("Z", ""),
+)
+_BEHIND = {"H": "msSZ", "m": "HsSZ", "s": "SZ"}
+"""Where a pattern has one of these, ISO 8601 needs the part as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +259,6 @@ def _text(number: pa.Array | int) -> pa.Array | str:
     return pc.cast(number, pa.string()) if isinstance(number, pa.Array) else str(number)
 
 
-_OWN: dict[str, Callable[[pa.Array], pa.Array]] = {
-    "%-m": lambda moments: pc.cast(pc.month(moments), pa.string()),
-    "%-d": lambda moments: pc.cast(pc.day(moments), pa.string()),
-    "%-H": lambda moments: pc.cast(pc.hour(moments), pa.string()),
-    "%-I": lambda moments: pc.replace_substring_regex(pc.strftime(moments, format="%I"), "^0", ""),
-    "%-M": lambda moments: pc.cast(pc.minute(moments), pa.string()),
-    "%-S": lambda moments: pc.cast(pc.second(moments), pa.string()),
-    "%-L": lambda moments: pc.cast(pc.millisecond(moments), pa.string()),
-    "%L": lambda moments: pc.utf8_lpad(pc.cast(pc.millisecond(moments), pa.string()), 3, "0"),
-}
-"""What Arrow's strftime does not write."""
-
-
 def formatted(column: pa.Array, pattern: str) -> pa.Array:
     """Timestamps, days and times of day as texts, cut to the second, or with `%L` to the millisecond."""
     if pa.types.is_timestamp(column.type):
@@ -222,45 +283,6 @@ def formatted(column: pa.Array, pattern: str) -> pa.Array:
         for piece in pieces
     ]
     return pc.binary_join_element_wise(*texts, "")
-
-
-_LETTERS = {
-    "yyyy": "%Y",
-    "yyy": "%Y",
-    "yy": "%y",
-    "y": "%Y",
-    **dict.fromkeys(("MM", "LL"), "%m"),
-    **dict.fromkeys(("M", "L"), "%-m"),
-    **dict.fromkeys(("MMM", "LLL"), "%b"),
-    **dict.fromkeys(("MMMM", "LLLL"), "%B"),
-    "dd": "%d",
-    "d": "%-d",
-    "HH": "%H",
-    "H": "%-H",
-    "hh": "%I",
-    "h": "%-I",
-    "mm": "%M",
-    "m": "%-M",
-    "ss": "%S",
-    "s": "%-S",
-    "SSS": "%L",
-    "S": "%-L",
-    "a": "%p",
-    **dict.fromkeys(("E", "EE", "EEE"), "%a"),
-    "EEEE": "%A",
-}
-_REFUSED = {
-    "S": "S counts milliseconds in Java, so write SSS",
-    "y": "a year has four digits, so write yyyy",
-    "Y": "Y is the year of a week; write yyyy",
-    "D": "D is the day of the year; write dd for the day of the month",
-    "k": "k counts hours from 1 to 24; write HH",
-    "K": "K counts hours from 0 to 11; write hh",
-    **dict.fromkeys("zZX", "times have no zone in a job"),
-    **dict.fromkeys("GwWFu", "eras, and days and weeks by their numbers, are not read"),
-}
-"""Letters of SimpleDateFormat that are not read, or not so often, with what to do."""
-_TWO_NUMBERS = re.compile(r"(?=%-[a-zA-Z]%-?[YymdHIMSL]|%[YymdHIMSL]%-)")
 
 
 def strptime_pattern(pattern: str) -> str:
@@ -293,10 +315,6 @@ def strptime_pattern(pattern: str) -> str:
     return strptime_text
 
 
-_SAME = {"y": "Y", "b": "m", "B": "m", "A": "a", "I": "H"}
-"""Directives of one part of a time."""
-
-
 def _unknown(pattern: str, part: str) -> OptionError:
     letters = ", ".join(dict.fromkeys(_LETTERS))
     hint = _REFUSED.get(part[:1], "")
@@ -313,33 +331,6 @@ def _refused(pattern: str, fault: str, takes: str, hint: str = "") -> OptionErro
         got=pattern,
         takes=takes,
     )
-
-
-_YEARS = ("yyyy", "uuuu", "yyy", "uuu", "y", "u")
-_ZONES = {"X": r"Z|[+-]\d{2}", "XX": r"Z|[+-]\d{4}", "XXX": r"Z|[+-]\d{2}:\d{2}", "Z": r"[+-]\d{4}"}
-_PLACES = {
-    "y": (0, 4),
-    "M": (5, 7),
-    "d": (8, 10),
-    "H": (11, 13),
-    "m": (14, 16),
-    "s": (17, 19),
-    "S": (20, 26),
-}
-"""Where Arrow writes each part of a time of microseconds."""
-_ISO = (
-    ("y", ""),
-    ("M", "-"),
-    ("d", "-"),
-    ("H", " "),
-    ("m", ":"),
-    ("s", ":"),
-    ("S", "."),
-    ("Z", ""),
-)
-
-_BEHIND = {"H": "msSZ", "m": "HsSZ", "s": "SZ"}
-"""Where a pattern has one of these, ISO 8601 needs the part as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,15 @@ from spark_channel.verification.report import TextForm
 
 __all__ = ["Form", "common_form"]
 
+_ALIKE: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+    ("text", is_text),
+    ("binary", is_binary),
+    ("date", pa.types.is_date),
+    ("time", pa.types.is_time),
+    ("duration", pa.types.is_duration),
+    ("interval", pa.types.is_interval),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -128,13 +137,3 @@ def _is_list(kind: pa.DataType) -> bool:
         or types.is_list_view(kind)
         or types.is_large_list_view(kind)
     )
-
-
-_ALIKE: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
-    ("text", is_text),
-    ("binary", is_binary),
-    ("date", pa.types.is_date),
-    ("time", pa.types.is_time),
-    ("duration", pa.types.is_duration),
-    ("interval", pa.types.is_interval),
-)

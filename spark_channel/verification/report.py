@@ -40,6 +40,7 @@ _SHOWN = 10
 _VALUE = 60
 TextForm = Literal["exact", "nfc"]
 _MOST_LOOKS = 10
+_WRITTEN = ("upserted", "deleted")
 
 
 @dataclass(frozen=True)
@@ -359,9 +360,6 @@ class TablesReport:
         if repaired:  # the first count is of the equal ones
             totals[0] += f", {repaired} of them after a repair"
         return "\n".join([*parts, f"{many(len(self.tables), 'table')}: {', '.join(totals)}"])
-
-
-_WRITTEN = ("upserted", "deleted")
 
 
 def _is_repaired(report: VerifyReport) -> bool:

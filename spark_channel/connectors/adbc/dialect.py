@@ -35,6 +35,16 @@ __all__ = [
     "placed",
 ]
 
+_SKIPPING = """
+WITH RECURSIVE family (oid) AS (
+  SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($1)
+  UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid
+)
+SELECT 1 FROM family f JOIN pg_catalog.pg_trigger g ON g.tgrelid = f.oid
+WHERE NOT g.tgisinternal AND g.tgtype::int & 66 <> 0 LIMIT 1
+"""
+"""Triggers BEFORE a statement or INSTEAD OF one, also of partitions."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdbcColumn(Column):
@@ -180,17 +190,6 @@ def check_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect
         ) from error
     finally:
         session.undo()
-
-
-_SKIPPING = """
-WITH RECURSIVE family (oid) AS (
-  SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($1)
-  UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid
-)
-SELECT 1 FROM family f JOIN pg_catalog.pg_trigger g ON g.tgrelid = f.oid
-WHERE NOT g.tgisinternal AND g.tgtype::int & 66 <> 0 LIMIT 1
-"""
-"""Triggers BEFORE a statement or INSTEAD OF one, also of partitions."""
 
 
 def may_skip(session: AdbcSession, target: TargetTable, sql: str) -> bool:

@@ -49,6 +49,8 @@ _LOST_TEXTS = (
     "could not send data",
     "Connection reset",
 )
+_MAY_QUOTE = ("22", "23", "44")
+"""Classes of SQLSTATE whose words may quote a value."""
 
 
 class _RefusedError(Exception):
@@ -121,10 +123,6 @@ def driver_path(name: str) -> tuple[str, str | None]:
                 got=name,
             ) from error
     return name, None
-
-
-_MAY_QUOTE = ("22", "23", "44")
-"""Classes of SQLSTATE whose words may quote a value."""
 
 
 class AdbcSession(BoundSession):

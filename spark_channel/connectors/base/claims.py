@@ -41,6 +41,12 @@ __all__ = [
 
 
 Kind = Literal["txn", "stream", "job", "table", "versions"]
+_FORGOTTEN = -(2**63)
+"""The position of a stream that begins again."""
+_VOID = _FORGOTTEN + 2
+"""The position of a stream whose rows another writer has replaced."""
+HEARTBEAT_SECONDS = 3_600.0
+ORPHAN_SECONDS = 86_400.0
 
 
 class Write(Protocol):
@@ -90,10 +96,6 @@ class Identity:
 
 
 State = Literal["open", "prepared", "published"]
-_FORGOTTEN = -(2**63)
-"""The position of a stream that begins again."""
-_VOID = _FORGOTTEN + 2
-"""The position of a stream whose rows another writer has replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +401,6 @@ def release(
 
 Liveness = Literal["live", "doubtful", "dead"]
 """`doubtful`: note `now` as the claim's `doubted_at`, unless it has one that is newer than its last beat."""
-
-HEARTBEAT_SECONDS = 3_600.0
-ORPHAN_SECONDS = 86_400.0
 
 
 def own_process() -> str:

@@ -22,6 +22,8 @@ FEW_ROWS, FEW_BYTES = 1_000_000, 64 << 20
 _File = TypeVar("_File")
 _Made = TypeVar("_Made")
 _TIMES = 4
+_STEP_BYTES, _STEP_FILES = 1 << 30, 20_000
+"""Of the files that one step merges, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,6 @@ def small_groups(
         open_groups[of] = (group, group_bytes + size) if group_bytes + size < target else ([], 0)
     all_groups = [_alike(group, nbytes) for group in groups]
     return [group for group in all_groups if len(group) > 1]
-
-
-_STEP_BYTES, _STEP_FILES = 1 << 30, 20_000
-"""Of the files that one step merges, about."""
 
 
 def in_steps(

@@ -27,6 +27,8 @@ __all__ = [
 ConstraintKind = Literal[
     "primary key", "unique constraint", "exclusion constraint", "check", "index"
 ]
+KEY_NOTE = "spark_channel.primary_key"
+"""In the metadata of a column of the key: its place in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +201,6 @@ def notes_of(
     left_out += [foreign.label for foreign in definition.foreign_keys]
     left_out += definition.others
     return names, comments, left_out
-
-
-KEY_NOTE = "spark_channel.primary_key"
-"""In the metadata of a column of the key: its place in it."""
 
 
 def with_notes(rows: pa.Schema, key: Sequence[str], comments: Mapping[str, str]) -> pa.Schema:

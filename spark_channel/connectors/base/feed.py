@@ -55,6 +55,28 @@ Token = Mapping[str, Any]
 
 Read = Callable[[Split], Iterator[pa.RecordBatch]]
 """`Reader.read`, or one that shares something with the splits before."""
+BASE = "base"
+"""A name in tokens: how much of the existing rows was read beside the changes; without it, no more are to be read."""
+TABLE = "_table"
+"""The column with the name of a row's table, in batches of a feed of several."""
+OPERATION = "_op"
+"""The column that says what a row does to the row of its key."""
+READS = ("read", "r")
+"""A write of a row that was there before the changes."""
+WRITES = ("insert", "update", "upsert", "create", "i", "u", "c", *READS)
+"""The row is there afterwards, with these values."""
+DELETES = ("delete", "d")
+"""The row is gone afterwards."""
+OPENS = ("open",)
+"""The row is added, unless one of its key has no end (`ENDS`). Here and of a close, a key is without `_valid_from`."""
+CLOSES = ("close",)
+"""The row of this key that has no end gets that of this row."""
+CLOSE_ALL = ("close_all",)
+"""All rows that have no end get that of this row, which has nothing else."""
+ENDS = ("_deleted_at", "_valid_to")
+BEGIN = "_valid_from"
+TRUNCATES = ("truncate", "t")
+"""No row of before is there afterwards."""
 
 
 class SplitReader(ABC):
@@ -78,13 +100,6 @@ class SplitReader(ABC):
         default shares nothing.
         """
         return nullcontext(self.read)
-
-
-BASE = "base"
-"""A name in tokens: how much of the existing rows was read beside the changes; without it, no more are to be read."""
-
-TABLE = "_table"
-"""The column with the name of a row's table, in batches of a feed of several."""
 
 
 def has_base(token: Token) -> bool:
@@ -453,26 +468,6 @@ class ChangeFeed(SplitReader):
 
     def close(self) -> None:
         """The tunnel is deleted: release what the source holds for it."""
-
-
-OPERATION = "_op"
-"""The column that says what a row does to the row of its key."""
-READS = ("read", "r")
-"""A write of a row that was there before the changes."""
-WRITES = ("insert", "update", "upsert", "create", "i", "u", "c", *READS)
-"""The row is there afterwards, with these values."""
-DELETES = ("delete", "d")
-"""The row is gone afterwards."""
-OPENS = ("open",)
-"""The row is added, unless one of its key has no end (`ENDS`). Here and of a close, a key is without `_valid_from`."""
-CLOSES = ("close",)
-"""The row of this key that has no end gets that of this row."""
-CLOSE_ALL = ("close_all",)
-"""All rows that have no end get that of this row, which has nothing else."""
-ENDS = ("_deleted_at", "_valid_to")
-BEGIN = "_valid_from"
-TRUNCATES = ("truncate", "t")
-"""No row of before is there afterwards."""
 
 
 def change_schema(columns: pa.Schema) -> pa.Schema:

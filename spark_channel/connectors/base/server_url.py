@@ -21,6 +21,9 @@ __all__ = [
 
 
 _SPACE = re.compile(r"[\x00-\x20\x7f]")
+_SEVERAL = ("readpreferencetags",)
+"""Parameters whose values are a list."""
+_RESERVED = r"[%/?#@:&\[\]\x00-\x20\x7f]"
 
 
 def server_url(
@@ -69,10 +72,6 @@ def contradicted(query: str) -> str | None:
     return None
 
 
-_SEVERAL = ("readpreferencetags",)
-"""Parameters whose values are a list."""
-
-
 def flag(text: str, name: str) -> bool:
     """A parameter that is true or false.
 
@@ -83,9 +82,6 @@ def flag(text: str, name: str) -> bool:
     if value not in ("true", "1", "yes", "on", "false", "0", "no", "off"):
         raise ValueError(f"true or false for parameter {name!r}")
     return value in ("true", "1", "yes", "on")
-
-
-_RESERVED = r"[%/?#@:&\[\]\x00-\x20\x7f]"
 
 
 def decoded(text: str, noun: str) -> str:

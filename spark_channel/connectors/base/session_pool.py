@@ -32,6 +32,7 @@ _IDLE_SECONDS = 30.0
 """The network may have dropped a session that was idle for longer, which the client does not notice immediately."""
 _FREED_SECONDS = 2.0
 """A server notices within milliseconds that a session has ended."""
+_S = TypeVar("_S")
 
 
 class PooledSession(Protocol):
@@ -51,7 +52,6 @@ class _AnsweringSession(PooledSession, Protocol):
         """Whether its server still answers."""
 
 
-_S = TypeVar("_S")
 _A = TypeVar("_A", bound=_AnsweringSession)
 
 

@@ -57,6 +57,24 @@ _SUSPECT = re.compile(
     rb"(?:\A|[^\w.+-])(?:\+|-?(?:0[0-9xX]|\.[0-9]|[iI][nN][fF]|[nN][aA][nN])|-0(?!\.))|[0-9.]{16}|"
     rb"[0-9](?:[eE]|\.(?![0-9]))"
 )
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_WIDER = {pa.uint8(): 16, pa.uint16(): 32, pa.uint32(): 64}
+_INTEGERS = (
+    pa.int8(),
+    pa.uint8(),
+    pa.int16(),
+    pa.uint16(),
+    pa.int32(),
+    pa.uint32(),
+    pa.int64(),
+    pa.uint64(),
+)
+_FLOATS = (pa.float32(), pa.float64())
+_WIDENED_DIGITS = 38
+_TEXT = re.compile(r"(?:character varying|varchar)\s*\(\s*(\d+)\s*\)", re.IGNORECASE)
+_ENDLESS = frozenset(
+    {"text", "longtext", "mediumtext", "varchar", "character varying", "string", "clob"}
+)
 
 
 def may_hold_changed(data: bytes) -> bool:
@@ -315,10 +333,6 @@ def _arrow(kind: "exp.DataType", name: str, text: str, option: str) -> pa.DataTy
     )
 
 
-_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-_WIDER = {pa.uint8(): 16, pa.uint16(): 32, pa.uint32(): 64}
-
-
 def plain_kind(kind: pa.DataType) -> pa.DataType:
     """The one type that stands for all which hold the same values: of texts, bytes, dates, times and timestamps."""
     if pa.types.is_dictionary(kind):
@@ -385,24 +399,6 @@ def _fits_integer(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_unsigned_integer(source):
         return source in _WIDER and _WIDER[source] <= target.bit_width
     return bool(source.bit_width <= target.bit_width)
-
-
-_INTEGERS = (
-    pa.int8(),
-    pa.uint8(),
-    pa.int16(),
-    pa.uint16(),
-    pa.int32(),
-    pa.uint32(),
-    pa.int64(),
-    pa.uint64(),
-)
-_FLOATS = (pa.float32(), pa.float64())
-_WIDENED_DIGITS = 38
-_TEXT = re.compile(r"(?:character varying|varchar)\s*\(\s*(\d+)\s*\)", re.IGNORECASE)
-_ENDLESS = frozenset(
-    {"text", "longtext", "mediumtext", "varchar", "character varying", "string", "clob"}
-)
 
 
 def widened(column: pa.DataType, rows: pa.DataType) -> pa.DataType | None:

@@ -54,6 +54,7 @@ _DECIMAL = re.compile(r"Decimal\((\d+), (\d+)\)")
 _ZONE = re.compile(r"DateTime(?:64)?\((?:\d+, )?'([^']+)'\)")
 _DAY = 86_400 * 1_000_000
 _AROUND = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)", re.DOTALL)
+_SAMPLE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +222,6 @@ class ClickhouseDialect(Dialect):
 
     def is_passing(self, error: BaseException) -> bool:
         return is_lost(error)
-
-
-_SAMPLE = 10_000
 
 
 class _Splitter(Splitter):

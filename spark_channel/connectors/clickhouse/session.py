@@ -70,6 +70,15 @@ _READ = {
 _INSERT = {"input_format_arrow_allow_missing_columns": 0, "async_insert": 0}
 _NEEDED = frozenset({*_READ, *_INSERT, "insert_deduplication_token"})
 """Settings of reads and writes, without which values or promises would be others."""
+_HAS_POOLS = "dedicated_pool" in inspect.signature(HttpClient.__init__).parameters
+_OWN_POOL: dict[str, Any] = {"dedicated_pool": True} if _HAS_POOLS else {}
+"""A session's connections end with it, from clickhouse-connect 1.12 on. Before, sessions of a process share a pool."""
+_CODE = re.compile(r"[Cc]ode:? (\d+)|\((\d+)\)\s*$")
+_QUOTE_NO_VALUE = frozenset({60, 81, 159, 164, 192, 193, 194, 202, 210, 241, 243, 252, 497, 516})
+"""Missing tables, logins, rights and limits."""
+_OF_INPUT = frozenset({60, 81, 192, 193, 497, 516})
+"""ClickHouse's errors: no such table, database or user, a wrong password, no right."""
+_FULL = 243
 
 
 def is_lost(error: BaseException) -> bool:
@@ -109,20 +118,6 @@ class _Watched(io.RawIOBase):
         tail = self._source.read(1 << 16)
         if tail or self.last != _END:
             raise _CutError(f"the server ended the answer early: {(self.last + tail)[-400:]!r}")
-
-
-_HAS_POOLS = "dedicated_pool" in inspect.signature(HttpClient.__init__).parameters
-_OWN_POOL: dict[str, Any] = {"dedicated_pool": True} if _HAS_POOLS else {}
-"""A session's connections end with it, from clickhouse-connect 1.12 on. Before, sessions of a process share a pool."""
-
-_CODE = re.compile(r"[Cc]ode:? (\d+)|\((\d+)\)\s*$")
-_QUOTE_NO_VALUE = frozenset({60, 81, 159, 164, 192, 193, 194, 202, 210, 241, 243, 252, 497, 516})
-"""Missing tables, logins, rights and limits."""
-
-
-_OF_INPUT = frozenset({60, 81, 192, 193, 497, 516})
-"""ClickHouse's errors: no such table, database or user, a wrong password, no right."""
-_FULL = 243
 
 
 class ClickhouseSession(DriverSession):

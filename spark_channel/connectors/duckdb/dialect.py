@@ -83,16 +83,6 @@ _UNREADABLE_INSIDE = re.compile(
     r"\b(U?HUGEINT|U?INT128|UNION|BIGNUM|VARINT|TIME WITH TIME ZONE|TIMETZ|BIT|INTERVAL|VARIANT|GEOMETRY|TIME_NS"
     r"|ENUM|UUID|JSON)\b"
 )
-
-
-class OutOfRangeError(Exception):
-    """Row `index` holds a date or timestamp outside the years 1 to 9999, an infinity, or 24:00:00."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index
-
-
 _ROUNDED = {
     "INTERVAL": r"\.[0-9]{6}[0-9]*[1-9]",
     "TIME WITH TIME ZONE": r"\.[0-9]{6}[0-9]*[1-9]",
@@ -102,6 +92,35 @@ _ROUNDED = {
 _MEMBER = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
 _UNITS = {"TIMESTAMP_S": "second", "TIMESTAMP_MS": "millisecond"}
 """Times that are read as microseconds, and hold fewer digits."""
+_WRITTEN: dict[pa.DataType, str] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+    pa.time64("us"): "TIME",
+    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("ns"): "TIMESTAMP_NS",
+    pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
+}
+_MINE = "database_name = current_database() AND NOT internal"
+
+
+class OutOfRangeError(Exception):
+    """Row `index` holds a date or timestamp outside the years 1 to 9999, an infinity, or 24:00:00."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
 
 def first_rounded(values: pa.Array, declared: str) -> int:
@@ -186,28 +205,6 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
     raise SchemaError(f"column {name!r} is {kind}: {advice}")
 
 
-_WRITTEN: dict[pa.DataType, str] = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "UTINYINT",
-    pa.uint16(): "USMALLINT",
-    pa.uint32(): "UINTEGER",
-    pa.uint64(): "UBIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "VARCHAR",
-    pa.binary(): "BLOB",
-    pa.date32(): "DATE",
-    pa.time64("us"): "TIME",
-    pa.timestamp("us"): "TIMESTAMP",
-    pa.timestamp("ns"): "TIMESTAMP_NS",
-    pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
-}
-
-
 def duckdb_type(kind: pa.DataType) -> str:
     """The type of a new column that gives the canonical `kind` back exactly."""
     if kind in _WRITTEN:
@@ -259,9 +256,6 @@ def check_range(array: pa.Array) -> None:
         return
     if (index := first_outside(array)) >= 0:
         raise OutOfRangeError(index)
-
-
-_MINE = "database_name = current_database() AND NOT internal"
 
 
 class DuckdbTable(Table):

@@ -21,6 +21,10 @@ _IGNORED: Mapping[str, str] = {
     "cascadeTruncate": "DuckDB cascades to no other table",
     "tableComment": "write COMMENT ON TABLE into 'postSql'",
 }
+_EXTERNAL_ACCESS = (
+    "whether views, macros and statements may read other files, attach databases and load extensions; set it for "
+    "files that you trust"
+)
 
 
 class _DuckdbUrl(FileUrl):
@@ -45,11 +49,6 @@ _FILE_URL = _DuckdbUrl(
 )
 
 _ExternalAccess = Annotated[bool, Trait.SAME_ROWS]
-
-_EXTERNAL_ACCESS = (
-    "whether views, macros and statements may read other files, attach databases and load extensions; set it for "
-    "files that you trust"
-)
 
 
 class DuckdbReadOptions(FileReadOptions):

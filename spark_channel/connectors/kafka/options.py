@@ -54,6 +54,21 @@ EARLIEST, LATEST = -2, -1
 """Stand for the first offset that a partition has, and for its end, as in Spark's source."""
 Offsets = int | Mapping[str, Mapping[int, int]]
 """One for all partitions, or by topic and partition."""
+_SPARKS = {
+    "kafka.bootstrap.servers": "bootstrapServers",
+    "kafka.security.protocol": "securityProtocol",
+    "kafka.sasl.mechanism": "saslMechanism",
+}
+_SPARKS_REFUSED = {
+    "subscribePattern": "name the topics in 'topic'",
+    "assign": "name the topics in 'topic', and the partitions in 'partitions'",
+    "kafka.group.id": "partitions are assigned, and no consumer group is used",
+    "failOnDataLoss": "records that the topic does not have any more are always an error",
+    "kafka.sasl.jaas.config": "use 'user' and 'password'",
+    "kafka.ssl.truststore.location": "use 'sslrootcert', a PEM file",
+    "kafka.ssl.keystore.location": "use 'sslcert' and 'sslkey', PEM files",
+}
+_FIELDS = {"topicPartitions": "topic_partitions", "replicationFactor": "replication_factor"}
 
 
 def _servers(value: object) -> str:
@@ -274,22 +289,6 @@ class KafkaAddress(Options):
         return self.address
 
 
-_SPARKS = {
-    "kafka.bootstrap.servers": "bootstrapServers",
-    "kafka.security.protocol": "securityProtocol",
-    "kafka.sasl.mechanism": "saslMechanism",
-}
-_SPARKS_REFUSED = {
-    "subscribePattern": "name the topics in 'topic'",
-    "assign": "name the topics in 'topic', and the partitions in 'partitions'",
-    "kafka.group.id": "partitions are assigned, and no consumer group is used",
-    "failOnDataLoss": "records that the topic does not have any more are always an error",
-    "kafka.sasl.jaas.config": "use 'user' and 'password'",
-    "kafka.ssl.truststore.location": "use 'sslrootcert', a PEM file",
-    "kafka.ssl.keystore.location": "use 'sslcert' and 'sslkey', PEM files",
-}
-
-
 class KafkaReadOptions(KafkaAddress, RecordReadOptions):
     """Options of the reader."""
 
@@ -498,6 +497,3 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
     @property
     def shown_topics(self) -> str:
         return self.topic or ""
-
-
-_FIELDS = {"topicPartitions": "topic_partitions", "replicationFactor": "replication_factor"}

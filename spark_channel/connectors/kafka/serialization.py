@@ -43,6 +43,9 @@ _OWN = (
     ("timestamp", _TIMESTAMP),
     ("timestampType", pa.int32()),
 )
+_TEXT = pa.large_string()
+_ANY = -1
+"""The partition that the client chooses."""
 
 
 def own_schema(options: KafkaReadOptions) -> pa.Schema:
@@ -184,11 +187,6 @@ class _Cut:
             name: None if part == self._null else part
             for name, part in zip(self._names, parts, strict=True)
         }
-
-
-_TEXT = pa.large_string()
-_ANY = -1
-"""The partition that the client chooses."""
 
 
 class Record(NamedTuple):

@@ -31,6 +31,16 @@ __all__ = [
     "KafkaWriter",
 ]
 
+_log = log_of(__name__)
+_STEP = 1.0
+_POLL_EVERY = 1_000
+# What brokers and client say of one record. Brokers say it of all records that came in one batch.
+_OF_RECORD = frozenset(
+    {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_UNKNOWN_PARTITION"}
+)
+_NO_ROOM = "the record is larger than 'capacityBytes', and would wait for room forever"
+_LAST = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -74,16 +84,6 @@ def find_receipt(link: BrokerStatus, name: str, topic: str) -> Committed | None:
         raise link.failed(committed.error, f"the record of task {name}")
     return None if committed.offset < 0 else Committed(**json.loads(committed.metadata or "{}"))
 
-
-_log = log_of(__name__)
-_STEP = 1.0
-_POLL_EVERY = 1_000
-# What brokers and client say of one record. Brokers say it of all records that came in one batch.
-_OF_RECORD = frozenset(
-    {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_UNKNOWN_PARTITION"}
-)
-
-_NO_ROOM = "the record is larger than 'capacityBytes', and would wait for room forever"
 
 Failed = tuple[int, Record, KafkaError]
 """A record that has no confirmed delivery, with the number of its row."""
@@ -305,9 +305,6 @@ class _Deadline:
         if deliveries != self._seen:
             self._seen, self._end = deliveries, now + self._seconds
         return now >= self._end
-
-
-_LAST = 5.0
 
 
 class KafkaWriter(DirectWriter):

@@ -103,6 +103,7 @@ redis.call('SET', KEYS[1], ARGV[2])
 if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return {'done'}
 """
+_REVERSED = [int(f"{byte:08b}"[::-1], 2) for byte in range(256)]
 
 
 def packed(command: Command) -> bytes:
@@ -433,9 +434,6 @@ def _bits_in(raw: bytes | None) -> int:
 def _bytes_of(bits: int) -> bytes:
     plain = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
     return bytes(_REVERSED[byte] for byte in plain)
-
-
-_REVERSED = [int(f"{byte:08b}"[::-1], 2) for byte in range(256)]
 
 
 def _found(client: Any, identity: Identity, raw: bytes | None) -> Claim | None:

@@ -47,6 +47,45 @@ __all__ = [
     "Statements",
 ]
 
+_COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
+_KERBEROS: Mapping[str, str] = dict.fromkeys(
+    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"),
+    "Kerberos logins are not supported",
+)
+_DRIVER: Mapping[str, str] = {"driver": "no JDBC driver takes part"}
+_READ_ONLY: Mapping[str, str] = dict.fromkeys(
+    (
+        "partitionColumn",
+        "lowerBound",
+        "upperBound",
+        "fetchsize",
+        "customSchema",
+        "preferTimestampNTZ",
+        "preferTimestampNanos",
+        "hint",
+        "pushDownPredicate",
+        "pushDownAggregate",
+        "pushDownLimit",
+        "pushDownOffset",
+        "pushDownTableSample",
+        "pushDownJoin",
+    ),
+    "it applies to reading",
+)
+_WRITE_ONLY: Mapping[str, str] = dict.fromkeys(
+    (
+        "batchsize",
+        "truncate",
+        "cascadeTruncate",
+        "createTableOptions",
+        "createTableColumnTypes",
+        "tableComment",
+        "isolationLevel",
+    ),
+    "it applies to writing",
+)
+_LOCK = "timeout for a lock on the file that another process holds, in seconds"
+
 
 @dataclass(frozen=True, slots=True)
 class FileUrl:
@@ -183,44 +222,6 @@ CreateTable = Annotated[
     Literal["false", "columns", "auto", "keys", "full"], BeforeValidator(_create_table)
 ]
 _FetchRows = Annotated[int | None, BeforeValidator(_fetch_rows)]
-
-_COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
-_KERBEROS: Mapping[str, str] = dict.fromkeys(
-    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"),
-    "Kerberos logins are not supported",
-)
-_DRIVER: Mapping[str, str] = {"driver": "no JDBC driver takes part"}
-_READ_ONLY: Mapping[str, str] = dict.fromkeys(
-    (
-        "partitionColumn",
-        "lowerBound",
-        "upperBound",
-        "fetchsize",
-        "customSchema",
-        "preferTimestampNTZ",
-        "preferTimestampNanos",
-        "hint",
-        "pushDownPredicate",
-        "pushDownAggregate",
-        "pushDownLimit",
-        "pushDownOffset",
-        "pushDownTableSample",
-        "pushDownJoin",
-    ),
-    "it applies to reading",
-)
-_WRITE_ONLY: Mapping[str, str] = dict.fromkeys(
-    (
-        "batchsize",
-        "truncate",
-        "cascadeTruncate",
-        "createTableOptions",
-        "createTableColumnTypes",
-        "tableComment",
-        "isolationLevel",
-    ),
-    "it applies to writing",
-)
 
 
 class Credentials(Options):
@@ -539,7 +540,6 @@ class SqlWriteOptions(WriteOptions):
 
 
 _LockTimeout = Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS]
-_LOCK = "timeout for a lock on the file that another process holds, in seconds"
 
 
 class FileReadOptions(FileOptions, SqlReadOptions):

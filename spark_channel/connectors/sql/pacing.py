@@ -18,6 +18,44 @@ _FIXED = 2
 """A piece whose fixed part is so many bursts gets more rows. Less may be the wait of a busy server for a core."""
 _APART = 1.25
 """The larger of two sizes by which the fixed part is measured has so many times the rows of the smaller, at least."""
+_REST, _BUSY, _LONGEST_REST = 3.0, 4.0, 0.5
+_MOVE_SECONDS, _SEEN_MOVING = 0.001, 256
+_SPREAD = 1 / 3
+"""The part of the time in which rows have gathered; the next ones gather meanwhile."""
+_LATE, _LATE_NEAR = 4, 2
+"""Pieces that are late are so many times as large: each costs a server something beside its rows. The network to a near
+server is known to take less than four pieces: rows that are late there wait for a core."""
+_MOST_LATE = 0.04
+"""Seconds for which pieces that are late are caught up with at once: more of it, and a second would see too much. What
+the network takes of a piece is caught up with, too, or each piece would make the rest later."""
+_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
+"""The part under a limit, of the time since the last rows were sent; and the most, in seconds."""
+_ADDING_SECONDS, _ADDING_PART = 2.0, 0.2
+_OVERLAPPED_SECONDS, _OVERLAPPED_PART, _COMMIT_SECONDS = 4.0, 0.96, 0.04
+"""The target sees 1.04 times the limit in a second. The rest of the time is for the commit and the next begin, which
+take a short task more of it."""
+_ROOMY, _CROWDED_PART = 4.0, 0.8
+"""Where fewer tasks fit into the channel, the reader waits for the target: it ends sooner, or the limit is not used."""
+_FIRST_STATEMENT, _FIRST_SECONDS = 1_000, 0.1
+"""The rows of the first statement, and for how long they last at most where the speed is known."""
+_STATEMENT_SECONDS = 0.35
+"""How long a statement's rows last at the speed that was seen. With what waits to be paid, and what is paid, a read is
+ahead by at most a second and a half of its limit."""
+_READ_SPREAD, _LONGEST_READ_SPREAD = 0.75, 0.5
+_BLOCKED = 0.05
+"""The part of a cycle that was waited for the limit, below which the job waits for the reader."""
+_LEAST_HURRY = 1 / 16
+_MOST_LARGER = 8
+_STARTING = 8
+"""So many statements are read at no more than twice the speed that is expected."""
+_CYCLES = 8
+_PAUSE_SECONDS = 3.0
+"""A cycle that took longer was a pause, and says nothing of the speed."""
+_ROW_BITS = 4
+"""The leading bits of a piece's rows that are kept. So pieces have some 60 sizes: a server's statistics may keep each
+as another statement."""
+_LEAST_SHARE = 32
+"""A statement that is one piece has this part of the rows that may be fetched at once: each costs about 0.5 ms."""
 
 
 class _Pacer:
@@ -120,20 +158,6 @@ class _Pacer:
         return self._began + self._spread * self._taken / self._asked
 
 
-_REST, _BUSY, _LONGEST_REST = 3.0, 4.0, 0.5
-_MOVE_SECONDS, _SEEN_MOVING = 0.001, 256
-_SPREAD = 1 / 3
-"""The part of the time in which rows have gathered; the next ones gather meanwhile."""
-_LATE, _LATE_NEAR = 4, 2
-"""Pieces that are late are so many times as large: each costs a server something beside its rows. The network to a near
-server is known to take less than four pieces: rows that are late there wait for a core."""
-_MOST_LATE = 0.04
-"""Seconds for which pieces that are late are caught up with at once: more of it, and a second would see too much. What
-the network takes of a piece is caught up with, too, or each piece would make the rest later."""
-_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
-"""The part under a limit, of the time since the last rows were sent; and the most, in seconds."""
-
-
 class WritePacer(_Pacer):
     """Paces rows that are sent to a server, or moved by it from one table to another.
 
@@ -215,14 +239,6 @@ def spread_of(gathered: float, since: float, room: float, *, is_limited: bool) -
     return min(_LIMITED_SPREAD * since, _LONGEST_SPREAD, room)
 
 
-_ADDING_SECONDS, _ADDING_PART = 2.0, 0.2
-_OVERLAPPED_SECONDS, _OVERLAPPED_PART, _COMMIT_SECONDS = 4.0, 0.96, 0.04
-"""The target sees 1.04 times the limit in a second. The rest of the time is for the commit and the next begin, which
-take a short task more of it."""
-_ROOMY, _CROWDED_PART = 4.0, 0.8
-"""Where fewer tasks fit into the channel, the reader waits for the target: it ends sooner, or the limit is not used."""
-
-
 def adding_seconds(took: float, room: float, *, overlapped: bool) -> float:
     """Return the seconds over which the rows of a limited task, which came in `took` seconds, are added at its end.
 
@@ -235,28 +251,6 @@ def adding_seconds(took: float, room: float, *, overlapped: bool) -> float:
         longest = min(_OVERLAPPED_SECONDS, part * took)
         seconds = max(seconds, min(longest, max(took / 2, took - _COMMIT_SECONDS)))
     return seconds
-
-
-_FIRST_STATEMENT, _FIRST_SECONDS = 1_000, 0.1
-"""The rows of the first statement, and for how long they last at most where the speed is known."""
-_STATEMENT_SECONDS = 0.35
-"""How long a statement's rows last at the speed that was seen. With what waits to be paid, and what is paid, a read is
-ahead by at most a second and a half of its limit."""
-_READ_SPREAD, _LONGEST_READ_SPREAD = 0.75, 0.5
-_BLOCKED = 0.05
-"""The part of a cycle that was waited for the limit, below which the job waits for the reader."""
-_LEAST_HURRY = 1 / 16
-_MOST_LARGER = 8
-_STARTING = 8
-"""So many statements are read at no more than twice the speed that is expected."""
-_CYCLES = 8
-_PAUSE_SECONDS = 3.0
-"""A cycle that took longer was a pause, and says nothing of the speed."""
-_ROW_BITS = 4
-"""The leading bits of a piece's rows that are kept. So pieces have some 60 sizes: a server's statistics may keep each
-as another statement."""
-_LEAST_SHARE = 32
-"""A statement that is one piece has this part of the rows that may be fetched at once: each costs about 0.5 ms."""
 
 
 class ReadPacer(_Pacer):

@@ -24,6 +24,53 @@ _MOST_VIEWS = 100
 """Views behind views that are looked into."""
 
 Part = tuple[str, ...]
+_READS = """CASE WHEN p.pronamespace = 'pg_catalog'::regnamespace
+  THEN p.proname ~ '_to_xml' OR p.proname IN ('ts_rewrite', 'ts_stat')
+  ELSE l.lanname NOT IN ('internal', 'c') OR l.lanname = 'c' AND p.proretset AND 'text'::regtype = ANY (p.proargtypes)
+END"""
+"""Functions of PostgreSQL that may read any table: those of users, and those that run a query in a text (dblink)."""
+_READERS: Mapping[str, str] = {
+    "postgres": "SELECT 1 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang "
+    "WHERE lower(p.proname) IN ({names}) AND {reads} LIMIT 1",
+    "mysql": "SELECT 1 FROM information_schema.routines WHERE lower(routine_name) IN ({names}) LIMIT 1",
+}
+STORED_RELATIONS = f"""
+WITH RECURSIVE family (oid) AS (
+  SELECT to_regclass($1)::oid WHERE to_regclass($1) IS NOT NULL
+  UNION
+  SELECT behind.oid FROM family f CROSS JOIN LATERAL (
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = f.oid
+    UNION ALL
+    SELECT d.refobjid FROM pg_catalog.pg_rewrite r
+    JOIN pg_catalog.pg_class v ON v.oid = r.ev_class AND v.relkind = 'v'
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+      AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
+    WHERE r.ev_class = f.oid
+  ) AS behind (oid)
+)
+SELECT (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())::bigint,
+  f.oid::bigint,
+  c.relkind <> 'f' AND CASE WHEN c.relkind = 'v' THEN (
+    SELECT count(*) FROM pg_catalog.pg_rewrite r
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+      AND d.refclassid = 'pg_catalog.pg_proc'::regclass
+    JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
+    JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+    WHERE r.ev_class = f.oid AND {_READS}) = 0 ELSE true END
+FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid
+"""  # noqa: S608 - a constant
+"""A table's rows may also be in its partitions or children, and a view's in what it selects from.
+
+Each relation's are looked up by an index: a catalog may be large. (A subquery that counts is not made a hash of all.)
+"""
+_VIEWS: Mapping[str, str] = {
+    "sqlite": "SELECT sql FROM main.sqlite_master WHERE type = 'view' AND lower(name) = lower({name})",
+    "duckdb": "SELECT sql FROM duckdb_views() WHERE lower(schema_name) = lower({schema}) "
+    "AND lower(view_name) = lower({name}) AND database_name = current_database()",
+    "mysql": "SELECT view_definition FROM information_schema.views WHERE table_schema = {schema} "
+    "AND table_name = {name}",
+    "clickhouse": "SELECT as_select FROM system.tables WHERE database = {schema} AND name = {name}",
+}
 
 
 class Catalog(Protocol):
@@ -259,51 +306,4 @@ _SERVERS: Mapping[str, Callable[[Session], Iterator[str]]] = {
     "sqlite": _file,
     "duckdb": _file,
     "clickhouse": _clickhouse,
-}
-_READS = """CASE WHEN p.pronamespace = 'pg_catalog'::regnamespace
-  THEN p.proname ~ '_to_xml' OR p.proname IN ('ts_rewrite', 'ts_stat')
-  ELSE l.lanname NOT IN ('internal', 'c') OR l.lanname = 'c' AND p.proretset AND 'text'::regtype = ANY (p.proargtypes)
-END"""
-"""Functions of PostgreSQL that may read any table: those of users, and those that run a query in a text (dblink)."""
-_READERS: Mapping[str, str] = {
-    "postgres": "SELECT 1 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang "
-    "WHERE lower(p.proname) IN ({names}) AND {reads} LIMIT 1",
-    "mysql": "SELECT 1 FROM information_schema.routines WHERE lower(routine_name) IN ({names}) LIMIT 1",
-}
-STORED_RELATIONS = f"""
-WITH RECURSIVE family (oid) AS (
-  SELECT to_regclass($1)::oid WHERE to_regclass($1) IS NOT NULL
-  UNION
-  SELECT behind.oid FROM family f CROSS JOIN LATERAL (
-    SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = f.oid
-    UNION ALL
-    SELECT d.refobjid FROM pg_catalog.pg_rewrite r
-    JOIN pg_catalog.pg_class v ON v.oid = r.ev_class AND v.relkind = 'v'
-    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
-      AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
-    WHERE r.ev_class = f.oid
-  ) AS behind (oid)
-)
-SELECT (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())::bigint,
-  f.oid::bigint,
-  c.relkind <> 'f' AND CASE WHEN c.relkind = 'v' THEN (
-    SELECT count(*) FROM pg_catalog.pg_rewrite r
-    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
-      AND d.refclassid = 'pg_catalog.pg_proc'::regclass
-    JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
-    JOIN pg_catalog.pg_language l ON l.oid = p.prolang
-    WHERE r.ev_class = f.oid AND {_READS}) = 0 ELSE true END
-FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid
-"""  # noqa: S608 - a constant
-"""A table's rows may also be in its partitions or children, and a view's in what it selects from.
-
-Each relation's are looked up by an index: a catalog may be large. (A subquery that counts is not made a hash of all.)
-"""
-_VIEWS: Mapping[str, str] = {
-    "sqlite": "SELECT sql FROM main.sqlite_master WHERE type = 'view' AND lower(name) = lower({name})",
-    "duckdb": "SELECT sql FROM duckdb_views() WHERE lower(schema_name) = lower({schema}) "
-    "AND lower(view_name) = lower({name}) AND database_name = current_database()",
-    "mysql": "SELECT view_definition FROM information_schema.views WHERE table_schema = {schema} "
-    "AND table_name = {name}",
-    "clickhouse": "SELECT as_select FROM system.tables WHERE database = {schema} AND name = {name}",
 }

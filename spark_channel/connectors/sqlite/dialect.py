@@ -51,6 +51,9 @@ _CLASSES = ("integer", "real", "text", "blob")
 _COLLATES = (
     "SELECT count(*) FROM {schema}.sqlite_master WHERE name = {name} AND sql LIKE '%collate%'"
 )
+_TABLE_OPTIONS = re.compile(
+    r"\s*(STRICT|WITHOUT\s+ROWID)(\s*,\s*(STRICT|WITHOUT\s+ROWID))?\s*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,11 +414,6 @@ def _real(value: float) -> str:
     if abs(whole) < 1 << 53 and over < 1 << 62:
         return f"({whole}.0 / {over}.0)"
     return repr(value)
-
-
-_TABLE_OPTIONS = re.compile(
-    r"\s*(STRICT|WITHOUT\s+ROWID)(\s*,\s*(STRICT|WITHOUT\s+ROWID))?\s*", re.IGNORECASE
-)
 
 
 class SqliteWriteDialect(SqliteDialect, WriteDialect):

@@ -35,6 +35,7 @@ __all__ = ["SqliteLoader", "encoded", "insert_files", "insert_one"]
 
 
 _STAGE = "temp.spark_channel_stage"
+_KEYS = "temp.spark_channel_keys"
 
 
 def insert_one(session: SqliteSession, target: TargetTable, stage: str | None) -> str:
@@ -128,9 +129,6 @@ class _SqliteMerge(Merge):
     def _affected(self, statement: str) -> int:
         self._run(statement)
         return int(self._run("SELECT changes()")[0][0])
-
-
-_KEYS = "temp.spark_channel_keys"
 
 
 class BatchValidator:

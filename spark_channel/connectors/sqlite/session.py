@@ -30,6 +30,14 @@ _SAFE = ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
 """A file that came from elsewhere: its views, triggers and defaults call no function or virtual table that has effects
 outside of it, and a damaged page is an error."""
 _ROWS_INSERTED = 100
+_TRANSACTION = re.compile(
+    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+    r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_OUTSIDE = frozenset({"ATTACH", "DETACH", "VACUUM"})
+"""Statements that only run outside a transaction, as a session's first statements do."""
+_EMPTY = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 
 
 class SqliteSession(FileSession):
@@ -223,16 +231,6 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         raise of_input(failure(f"database file {path} does not exist{hint}"))
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise of_input(failure(f"{path}: Permission denied; let this user read the file"))
-
-
-_TRANSACTION = re.compile(
-    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
-    r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_OUTSIDE = frozenset({"ATTACH", "DETACH", "VACUUM"})
-"""Statements that only run outside a transaction, as a session's first statements do."""
-_EMPTY = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 
 
 def statements_of(texts: Iterable[str], option: str) -> list[str]:

@@ -73,6 +73,11 @@ _NAMED: dict[str, pa.DataType] = {
     "VARBINARY": pa.binary(),
     "BYTEA": pa.binary(),
 }
+_ERROR_OF_REALS, _ERROR_OF_UNITS = Decimal("1e-15"), Decimal("0.01")
+"""How far a sum of reals may be from its decimal: this part of it, and of the last digit."""
+SHOWN = 80
+"""Letters of a value that a message shows."""
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 
 
 def _split(declared: str) -> tuple[str, tuple[int, ...]]:
@@ -122,12 +127,6 @@ def declared_type(declared: str) -> pa.DataType | None:
 def is_text_decimal(declared: str) -> bool:
     """Whether its decimals are kept as text, which compares as text."""
     return _split(declared)[0] in _DECIMALS and affinity(declared) == "TEXT"
-
-
-_ERROR_OF_REALS, _ERROR_OF_UNITS = Decimal("1e-15"), Decimal("0.01")
-"""How far a sum of reals may be from its decimal: this part of it, and of the last digit."""
-SHOWN = 80
-"""Letters of a value that a message shows."""
 
 
 def raw_type(about: ReadColumn) -> pa.DataType:
@@ -270,9 +269,6 @@ def _time(array: pa.Array) -> pa.Array:
     if pc.any(pc.less_equal(pc.binary_length(array), 2)).as_py():
         raise pa.ArrowInvalid("an hour alone")
     return pc.cast(moments, pa.time64("us"))
-
-
-_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 
 
 def encode(batch: pa.RecordBatch, columns: Sequence[WriteColumn]) -> pa.RecordBatch:

@@ -46,6 +46,8 @@ HEADERS = {
     "row_delimiter": r"\x02",
     "line_delimiter": r"\x02",
 }
+_log = log_of(__name__)
+_IN_MEMORY = 16 << 20
 
 
 def check_types(schema: pa.Schema) -> None:
@@ -122,10 +124,6 @@ def _text(array: pa.Array, zone: str) -> pa.Array:
             pa.string(),
         )
     return array.cast(pa.string())
-
-
-_log = log_of(__name__)
-_IN_MEMORY = 16 << 20
 
 
 @dataclass(frozen=True)

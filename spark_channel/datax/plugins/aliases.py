@@ -23,6 +23,14 @@ __all__ = [
 ]
 
 _S = TypeVar("_S", bound=JobSection)
+_TENANT = re.compile(
+    r"\|\|_dsc_ob10_dsc_\|\|(?P<tenant>.*?)\|\|_dsc_ob10_dsc_\|\|(?P<url>.*)", re.DOTALL
+)
+"""How oceanbasev10 writes `cluster:tenant` in front of a url: as a part of the user's name."""
+_DIRECT = "rows are inserted by SQL"
+_PACE = "set a limit: the server's memory is not watched"
+_THREADS = "job.setting.speed.channel says how many write at the same time"
+_SESSIONS = "each channel has one connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +50,6 @@ ALIASES: dict[str, Alias] = {
     "kingbasees": Alias("postgresql", ("kingbase8", "kingbase")),
 }
 """By DataX's name."""
-_TENANT = re.compile(
-    r"\|\|_dsc_ob10_dsc_\|\|(?P<tenant>.*?)\|\|_dsc_ob10_dsc_\|\|(?P<url>.*)", re.DOTALL
-)
-"""How oceanbasev10 writes `cluster:tenant` in front of a url: as a part of the user's name."""
-
-_DIRECT = "rows are inserted by SQL"
-_PACE = "set a limit: the server's memory is not watched"
-_THREADS = "job.setting.speed.channel says how many write at the same time"
-_SESSIONS = "each channel has one connection"
 
 
 class OceanbaseReader(JobSection):

@@ -23,6 +23,7 @@ __all__ = [
 
 _IN_URL = {"zeroDates": "zerodatetimebehavior"}
 """Options that a url calls otherwise."""
+_OUTSIDE = re.compile(r"^\s*vacuum\b|\bconcurrently\b", re.IGNORECASE)
 
 
 def reading_options(connector: str, urls: Collection[str]) -> dict[str, str]:
@@ -53,9 +54,6 @@ def zone_options(
     names_zone = any("zone" in text.lower() for text in texts)
     alone = any(_OUTSIDE.search(text) for text in statements)
     return {} if not option or names_zone or alone else {option: local_zone()}
-
-
-_OUTSIDE = re.compile(r"^\s*vacuum\b|\bconcurrently\b", re.IGNORECASE)
 
 
 def decimal_steps(connector: str | None) -> tuple[Transformer, ...]:

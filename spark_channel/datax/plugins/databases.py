@@ -41,6 +41,14 @@ __all__ = [
     "known_databases",
 ]
 
+_SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
+_WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
+_UPDATE = re.compile(r"(?:update|replace(?:\s+into)?)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_TRUNCATE = re.compile(r"^\s*truncate\s+(?:table\s+)?(\S+?)\s*;?\s*$", re.IGNORECASE)
+_TRUNCATED = frozenset({"oracle", "sqlserver", "db2", "derby", "teradata"})
+"""Where Spark's JDBC writer empties a table: it drops the tables of others, and creates them with its own types."""
+_EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class Database:
@@ -97,15 +105,6 @@ def _is_database(connector: Connector) -> bool:
 
 def _of(connector: Connector) -> Database:
     return Database(connector.name, connector.dialect, connector.schemes, port=connector.port)
-
-
-_SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
-_WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
-_UPDATE = re.compile(r"(?:update|replace(?:\s+into)?)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
-_TRUNCATE = re.compile(r"^\s*truncate\s+(?:table\s+)?(\S+?)\s*;?\s*$", re.IGNORECASE)
-_TRUNCATED = frozenset({"oracle", "sqlserver", "db2", "derby", "teradata"})
-"""Where Spark's JDBC writer empties a table: it drops the tables of others, and creates them with its own types."""
-_EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
 
 
 def _objects(value: object) -> object:

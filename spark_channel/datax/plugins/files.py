@@ -82,17 +82,15 @@ _NO_FORMAT = {
     "rc": "RC files have no reader for Arrow; turn them into ORC or Parquet with Hive or Spark",
     "seq": "sequence files have no reader for Arrow; turn them into ORC or Parquet with Hive or Spark",
 }
-
-
-def _word(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
-
-
 _SAVE_MODES: dict[object, SaveMode] = {
     "append": "append",
     "nonconflict": "errorIfExists",
     "truncate": "overwrite",
 }
+
+
+def _word(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
 
 
 def _save_mode(value: object) -> SaveMode:

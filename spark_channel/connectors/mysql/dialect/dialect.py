@@ -104,6 +104,32 @@ _OTHER_MODIFIERS = frozenset(
 _QUOTED_OR_COMMENT = re.compile(r"('(?:[^'\\]|''|\\.)*')|/\*.*?\*/", re.DOTALL)
 
 Keys = tuple[tuple[str, ...], ...]
+_T = TypeVar("_T")
+_AT_ONCE = 50
+_OF_TABLE = (
+    "table_schema, table_name, table_type, engine, table_comment FROM information_schema.tables"
+)
+_COLUMN_ROWS = (
+    "SELECT table_schema, table_name, ordinal_position, column_name, column_type, is_nullable, column_default, extra, "
+    "character_set_name, collation_name, column_comment, generation_expression FROM information_schema.columns"
+)
+_INDEX_ROWS = (
+    "SELECT table_schema, table_name, index_name, seq_in_index, non_unique, column_name, nullable, sub_part, "
+    "collation, index_type FROM information_schema.statistics"
+)
+_NAME = r"`((?:[^`]|``)+)`"
+_GRANT = re.compile(
+    rf"GRANT (.+?) ON (?:(\*)|{_NAME})\.(?:(\*)|{_NAME}) TO (?:([`'].*?[`']@[`'].*?[`'])|PUBLIC\b)"
+)
+_OF_ROUTINES = re.compile(r"GRANT [\w ,]+ ON (?:PROCEDURE|FUNCTION|PACKAGE) ")
+_ALL = "ALL PRIVILEGES"
+_DENIED = (1044, 1142, 1143)
+_EXPLAINED = {
+    "SELECT": "SELECT 1 FROM {table}",
+    "INSERT": "INSERT INTO {table} () VALUES ()",
+    "DELETE": "DELETE FROM {table}",
+}
+"""Statements of which the server checks a right when it only explains them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,21 +591,6 @@ class CatalogRows:
         return str(self.table[0]), str(self.table[1])
 
 
-_T = TypeVar("_T")
-_AT_ONCE = 50
-_OF_TABLE = (
-    "table_schema, table_name, table_type, engine, table_comment FROM information_schema.tables"
-)
-_COLUMN_ROWS = (
-    "SELECT table_schema, table_name, ordinal_position, column_name, column_type, is_nullable, column_default, extra, "
-    "character_set_name, collation_name, column_comment, generation_expression FROM information_schema.columns"
-)
-_INDEX_ROWS = (
-    "SELECT table_schema, table_name, index_name, seq_in_index, non_unique, column_name, nullable, sub_part, "
-    "collation, index_type FROM information_schema.statistics"
-)
-
-
 def of_tables(select: str, places: Sequence[tuple[str, str]], *behind: str) -> str:
     """Return `select` of these tables, one part of a UNION each: MariaDB opens one table for one schema and one name,
     and all tables for several of them.
@@ -706,21 +717,6 @@ def _number(session: Session, table: MysqlTable) -> object:
         if is_away(error):
             raise
         return None  # without PROCESS
-
-
-_NAME = r"`((?:[^`]|``)+)`"
-_GRANT = re.compile(
-    rf"GRANT (.+?) ON (?:(\*)|{_NAME})\.(?:(\*)|{_NAME}) TO (?:([`'].*?[`']@[`'].*?[`'])|PUBLIC\b)"
-)
-_OF_ROUTINES = re.compile(r"GRANT [\w ,]+ ON (?:PROCEDURE|FUNCTION|PACKAGE) ")
-_ALL = "ALL PRIVILEGES"
-_DENIED = (1044, 1142, 1143)
-_EXPLAINED = {
-    "SELECT": "SELECT 1 FROM {table}",
-    "INSERT": "INSERT INTO {table} () VALUES ()",
-    "DELETE": "DELETE FROM {table}",
-}
-"""Statements of which the server checks a right when it only explains them."""
 
 
 def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> MissingRights:

@@ -32,6 +32,9 @@ _EOF, _EOF_SIZE = 0xFE, 9
 _CAPABLE_OF_GTIDS = 4
 _MOST_IDLE = 2
 _FATAL, _DENIED = 1236, (1045, 1227)
+_KEPT = "SHOW GLOBAL VARIABLES WHERE variable_name IN ('binlog_expire_logs_seconds', 'expire_logs_days')"
+_MAY = (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
+_DAY = 86_400
 
 
 class OpenLog:
@@ -232,11 +235,6 @@ def rights() -> str:
         "The change feed reads the binary log: run GRANT REPLICATION SLAVE, "
         "REPLICATION CLIENT ON *.* TO the user of option 'user'"
     )
-
-
-_KEPT = "SHOW GLOBAL VARIABLES WHERE variable_name IN ('binlog_expire_logs_seconds', 'expire_logs_days')"
-_MAY = (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
-_DAY = 86_400
 
 
 def log_facts(session: Session) -> LogFacts:

@@ -52,6 +52,37 @@ DAMAGE = (
     pa.ArrowException,
 )
 """What decoding raises for bytes that do not follow the format."""
+_META = {
+    4: 1,
+    5: 1,
+    15: 2,
+    16: 2,
+    17: 1,
+    18: 1,
+    19: 1,
+    140: 1,
+    141: 2,
+    242: 1,
+    245: 1,
+    246: 2,
+    247: 2,
+    248: 2,
+    249: 1,
+    250: 1,
+    251: 1,
+    252: 1,
+    253: 2,
+    254: 2,
+    255: 1,
+}
+"""Bytes of metadata by type."""
+_BIG_ENDIAN = frozenset({246, 247, 248, 254})
+"""The first byte of their metadata is another thing than the second."""
+_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 246})
+"""What has a sign in the metadata; a YEAR has one, too."""
+_TEXTS = frozenset({15, 249, 250, 251, 252, 253, 254, 140, 141})
+_ENUM, _SET, _GEOMETRY = 247, 248, 255
+"""MariaDB lists a geometry among the texts, MySQL does not."""
 
 
 def damaged(kind: int, position: int, error: BaseException) -> SourceError:
@@ -294,39 +325,6 @@ class TableMap:
     collations: tuple[int, ...] = ()
     members: tuple[tuple[bytes, ...], ...] = field(default=())
     """The members of each column that is an enum or a set."""
-
-
-_META = {
-    4: 1,
-    5: 1,
-    15: 2,
-    16: 2,
-    17: 1,
-    18: 1,
-    19: 1,
-    140: 1,
-    141: 2,
-    242: 1,
-    245: 1,
-    246: 2,
-    247: 2,
-    248: 2,
-    249: 1,
-    250: 1,
-    251: 1,
-    252: 1,
-    253: 2,
-    254: 2,
-    255: 1,
-}
-"""Bytes of metadata by type."""
-_BIG_ENDIAN = frozenset({246, 247, 248, 254})
-"""The first byte of their metadata is another thing than the second."""
-_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 246})
-"""What has a sign in the metadata; a YEAR has one, too."""
-_TEXTS = frozenset({15, 249, 250, 251, 252, 253, 254, 140, 141})
-_ENUM, _SET, _GEOMETRY = 247, 248, 255
-"""MariaDB lists a geometry among the texts, MySQL does not."""
 
 
 def real_type(code: int, meta: int) -> int:

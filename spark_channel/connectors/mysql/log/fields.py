@@ -43,6 +43,8 @@ _SMALL_DIGITS = 18
 _INTEGERS = frozenset({1, 2, 3, 8})
 _BINARY = "binary"
 _BY_SERVER = {"inet4": "INET6_NTOA({})", "inet6": "INET6_NTOA({})"}
+_FLOATS = {4: pa.float32(), 5: pa.float64()}
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 @dataclass(frozen=True)
@@ -196,9 +198,6 @@ def _decoded(values: Values, charset: str, ask: Ask) -> list[str | None]:
     return _asked(values, f"CONVERT(_{charset} {{}} USING utf8mb4)", ask)
 
 
-_FLOATS = {4: pa.float32(), 5: pa.float64()}
-
-
 def _integers(values: Values, kind: pa.DataType) -> pa.Array | None:
     if pa.types.is_boolean(kind):
         if not all(value is None or 0 <= value <= 1 for value in values):
@@ -342,9 +341,6 @@ def _times(field: Field, values: Values, kind: pa.DataType) -> pa.Array | None:
     clock = (whole >> 12) * 3600 + (whole >> 6 & 63) * 60 + (whole & 63)
     micros = clock * 1_000_000 + (numbers & (1 << part) - 1) * 100 ** (6 - field.size)
     return _array(micros, null, pa.int64(), pa.time64("us"))
-
-
-_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 def _decimals(field: Field, values: Values, kind: pa.DataType) -> pa.Array | None:

@@ -147,6 +147,12 @@ _FAMILIES = {
 """Types between which a strict mode changes no value; each other type is its own family."""
 _WITH_FRACTION = ("datetime", "timestamp", "time")
 _SAME_SIZES = ("binary", "float", "double")
+_COMMENT = r"/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*"
+"""The words of `/*! ... */` count, since the server executed them: it logs text that it skipped as a plain comment
+(findings/mariadb-binlog-skipped-comments.sh).
+"""
+_NAME = r"`(?:[^`]|``)*`"
+_BARE = r"[\w$@\u0080-\uffff]+|\S"
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,14 +548,6 @@ def _executed(words: list[_Word]) -> list[_Word]:
         else:
             break
     return words
-
-
-_COMMENT = r"/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*"
-"""The words of `/*! ... */` count, since the server executed them: it logs text that it skipped as a plain comment
-(findings/mariadb-binlog-skipped-comments.sh).
-"""
-_NAME = r"`(?:[^`]|``)*`"
-_BARE = r"[\w$@\u0080-\uffff]+|\S"
 
 
 def _token(escape: str) -> re.Pattern[str]:

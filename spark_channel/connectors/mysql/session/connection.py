@@ -103,6 +103,23 @@ _INCOMPLETE = frozenset({1260, 1301, 1931})
 (findings/mariadb-repeat-becomes-null.sh), not all rows of a query.
 """
 _QUOTED_NAME = re.compile("`[^`]*`")
+_UNTRUSTED = "the server's certificate is not trusted; name the CA's file with 'sslrootcert', or see 'sslmode'. "
+_HINTS = {
+    1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
+    1044: "this user may not use the database: GRANT it a right there. ",
+    1045: "the login was refused; see 'user' and 'password'. ",
+    1049: "the database does not exist: see 'url'. ",
+    1114: "the server's disk or table space is full; free space on it and run again. ",
+    1021: "the server's disk is full; free space on it and run again. ",
+    1142: "this user lacks a right: ",
+    1153: "a row is longer than the server's max_allowed_packet; raise that setting. ",
+    1317: "the statement was ended by KILL QUERY: run again. ",
+    1927: "the connection was ended by KILL: run again. ",
+    1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement: raise it. ",
+    3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement: raise it. ",
+    1205: "another session holds a lock for too long: end that, or run again later. ",
+    2003: "no server answers there: see 'url', and whether the server runs. ",
+}
 
 
 class LostConnectionError(Exception):
@@ -507,25 +524,6 @@ class MysqlSession(BoundSession):
         says = "The server says: " if hint.endswith(". ") else "the server says: "
         is_client = 2000 <= code < 3000  # PyMySQL's own text, of a server that did not answer
         return f"{self.place}: {hint}{'' if is_client else says}{text} ({code})"
-
-
-_UNTRUSTED = "the server's certificate is not trusted; name the CA's file with 'sslrootcert', or see 'sslmode'. "
-_HINTS = {
-    1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
-    1044: "this user may not use the database: GRANT it a right there. ",
-    1045: "the login was refused; see 'user' and 'password'. ",
-    1049: "the database does not exist: see 'url'. ",
-    1114: "the server's disk or table space is full; free space on it and run again. ",
-    1021: "the server's disk is full; free space on it and run again. ",
-    1142: "this user lacks a right: ",
-    1153: "a row is longer than the server's max_allowed_packet; raise that setting. ",
-    1317: "the statement was ended by KILL QUERY: run again. ",
-    1927: "the connection was ended by KILL: run again. ",
-    1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement: raise it. ",
-    3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement: raise it. ",
-    1205: "another session holds a lock for too long: end that, or run again later. ",
-    2003: "no server answers there: see 'url', and whether the server runs. ",
-}
 
 
 def _show(names: Iterable[str]) -> str:

@@ -59,6 +59,27 @@ _TEXTS = frozenset(
     }
 )
 _BINARIES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+_UNSIGNED_FLAG, _ENUM_FLAG, _SET_FLAG = 32, 256, 2048
+_BINARY_CHARSET = 63
+_CODES = {
+    1: "tinyint",
+    2: "smallint",
+    3: "int",
+    4: "float",
+    5: "double",
+    7: "timestamp",
+    8: "bigint",
+    9: "mediumint",
+    10: "date",
+    11: "time",
+    12: "datetime",
+    13: "year",
+    14: "date",
+    245: "json",
+    247: "enum",
+    248: "set",
+    255: "geometry",
+}
 
 
 def parts(declared: str) -> tuple[str, list[str], bool]:
@@ -126,29 +147,6 @@ def arrow_type(name: str, declared: str) -> pa.DataType:
         f"column {name!r} is {declared}, which Spark cannot hold: omit it with option 'columns', or convert "
         f"it with 'query', such as {way}"
     )
-
-
-_UNSIGNED_FLAG, _ENUM_FLAG, _SET_FLAG = 32, 256, 2048
-_BINARY_CHARSET = 63
-_CODES = {
-    1: "tinyint",
-    2: "smallint",
-    3: "int",
-    4: "float",
-    5: "double",
-    7: "timestamp",
-    8: "bigint",
-    9: "mediumint",
-    10: "date",
-    11: "time",
-    12: "datetime",
-    13: "year",
-    14: "date",
-    245: "json",
-    247: "enum",
-    248: "set",
-    255: "geometry",
-}
 
 
 def declared_of(field: Any) -> str:

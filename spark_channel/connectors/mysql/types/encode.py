@@ -35,6 +35,8 @@ _QUOTED = (b'"', b",", b"\n", b"NULL")
 _NULLS: dict[str, Any] = {"null_handling": "replace", "null_replacement": "NULL"}
 _LONGEST = max(map(len, _QUOTED))
 _LOOK = 1 << 20
+_BYTES = {"tiny": 2**8 - 1, "": 2**16 - 1, "medium": 2**24 - 1}
+"""Bytes that a TEXT or BLOB holds, by what its name begins with."""
 
 
 def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
@@ -234,10 +236,6 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
             f"column {column.target!r} is {column.declared}, which pads with zeros",
         )
     return array, False
-
-
-_BYTES = {"tiny": 2**8 - 1, "": 2**16 - 1, "medium": 2**24 - 1}
-"""Bytes that a TEXT or BLOB holds, by what its name begins with."""
 
 
 def wider_text(declared: str) -> str:

@@ -96,6 +96,28 @@ _OPTION_WORDS = frozenset(
         "INDEX",
     }
 )
+COMMITTING_WORDS = TRANSACTION_WORDS | {
+    "ALTER",
+    "ANALYZE",
+    "CHANGE",
+    "CHECK",
+    "CREATE",
+    "DROP",
+    "FLUSH",
+    "GRANT",
+    "INSTALL",
+    "LOCK",
+    "OPTIMIZE",
+    "RENAME",
+    "REPAIR",
+    "RESET",
+    "REVOKE",
+    "STOP",
+    "TRUNCATE",
+    "UNINSTALL",
+    "UNLOCK",
+}
+"""First words of statements that commit the transaction in which they run."""
 
 
 def staged_columns(target: TargetTable) -> tuple[WriteColumn, ...]:
@@ -145,30 +167,6 @@ def check_one_zone(target: TargetTable) -> None:
             f"column {local.name!r} is a local time for the TIMESTAMP column {local.target!r}, and column "
             f"{instant.name!r} is an instant: they cannot be written together. Cast one of them in the source"
         )
-
-
-COMMITTING_WORDS = TRANSACTION_WORDS | {
-    "ALTER",
-    "ANALYZE",
-    "CHANGE",
-    "CHECK",
-    "CREATE",
-    "DROP",
-    "FLUSH",
-    "GRANT",
-    "INSTALL",
-    "LOCK",
-    "OPTIMIZE",
-    "RENAME",
-    "REPAIR",
-    "RESET",
-    "REVOKE",
-    "STOP",
-    "TRUNCATE",
-    "UNINSTALL",
-    "UNLOCK",
-}
-"""First words of statements that commit the transaction in which they run."""
 
 
 class MysqlWriteDialect(MysqlDialect, WriteDialect):

@@ -41,6 +41,8 @@ _TRIALS = 3
 _ENGINE = re.compile(r"(?<=\n\) ENGINE=)\w+")
 _CHANGES = re.compile(r"ON UPDATE (?:CASCADE|SET)|ON DELETE SET")
 """Finds a foreign key by which the server changes the key's own columns."""
+_COLUMN_LETTERS, _TABLE_LETTERS = 1024, 2048
+"""The longest comments."""
 
 
 def untried(place: WriteTarget, definition: TableDefinition, rows: pa.Schema) -> NewTable | str:
@@ -104,10 +106,6 @@ class Comment(DefinitionStep):
 
     column: str | None
     text: str
-
-
-_COLUMN_LETTERS, _TABLE_LETTERS = 1024, 2048
-"""The longest comments."""
 
 
 def comments_of(

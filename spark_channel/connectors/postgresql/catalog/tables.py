@@ -168,6 +168,8 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 ORDER BY 1 LIMIT 21
 """
+_TABLES = "tables"
+_PLAIN = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_]*)\.)?([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
@@ -279,10 +281,6 @@ class PgTable(catalog.Table):
     def only(self) -> str:
         """What precedes the table's name in a statement that changes its rows: those of others stay."""
         return "" if self.kind != "r" or self.is_divided else "ONLY "
-
-
-_TABLES = "tables"
-_PLAIN = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_]*)\.)?([A-Za-z_][A-Za-z0-9_]*)")
 
 
 @lru_cache(maxsize=1024)

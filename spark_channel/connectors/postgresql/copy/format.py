@@ -13,6 +13,8 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 ELEMENT = b"element"
 """In the metadata of a list's field: PostgreSQL's number (oid) for the type of its elements."""
+_BIT_BYTES = 8_192
+"""As libpq sends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,6 @@ class CopyRows:
     names: Sequence[str]
     count: int
     pieces: Sequence[memoryview]
-
-
-_BIT_BYTES = 8_192
-"""As libpq sends them."""
 
 
 def bits(pieces: Sequence[memoryview]) -> Iterator[memoryview]:

@@ -71,6 +71,39 @@ FROM (SELECT 1) one LEFT JOIN counted ON true
 """
 CHANGE_KINDS = ", ".join(str(ord(kind)) for kind in "IUDT")
 """The first bytes of messages that are changes."""
+BUSY = "is active for PID"
+_BUSY_SECONDS = 60.0
+_NEW = """
+WITH shown AS ({shown}), first AS (
+  SELECT min(n) AS n FROM shown
+  WHERE get_byte(data, 0) = ascii('B') AND substring(data FROM 2 FOR 8) >= decode('{start}', 'hex'))
+SELECT (SELECT count(*) FROM shown s JOIN first f ON s.n > f.n WHERE get_byte(s.data, 0) IN ({changes}))::bigint,
+  (SELECT count(*) FROM shown)::bigint
+"""
+"""The changes of transactions whose commit is at a position or behind it; and how many messages were shown."""
+_INVALIDATED = {
+    "wal_removed": "it kept more WAL than the setting max_slot_wal_keep_size allows, so raise that, or read more often",
+    "idle_timeout": "no client read it for the time of the setting idle_replication_slot_timeout, so raise that, or "
+    "read more often",
+    "rows_removed": "the server removed rows that it needs",
+    "wal_level_insufficient": "the setting wal_level is not logical any more",
+}
+"""By pg_replication_slots.invalidation_reason, which is there since PostgreSQL 17."""
+_TOLD_SECONDS, _TOLD_AGAIN = 2.0, 30
+"""A wait for a slot is told after 2 s, and again each minute."""
+_WRITERS = """
+SELECT text FROM (
+  SELECT xact_start AS began, pg_catalog.format('process %s of user %s (%s, %s for %s s)', pid, usename,
+    coalesce(nullif(application_name, ''), 'no application_name'), state,
+    extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int) AS text
+  FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> {process}
+  UNION ALL SELECT prepared, pg_catalog.format('prepared transaction %s', gid) FROM pg_catalog.pg_prepared_xacts
+) writers ORDER BY began LIMIT 3
+"""
+_END_STREAM = """
+SELECT pg_terminate_backend(a.pid) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+WHERE s.slot_name = {slot} AND a.application_name = {name} AND a.usename = current_user AND a.backend_type = 'walsender'
+"""
 
 
 def waiting_query(look: Callable[[str], str], followed: Mapping[int, int]) -> str:
@@ -101,30 +134,6 @@ def waiting_changes(
             else TableWaiting(int(changes), int(nbytes), seconds)
         )
     return waiting
-
-
-BUSY = "is active for PID"
-_BUSY_SECONDS = 60.0
-
-
-_NEW = """
-WITH shown AS ({shown}), first AS (
-  SELECT min(n) AS n FROM shown
-  WHERE get_byte(data, 0) = ascii('B') AND substring(data FROM 2 FOR 8) >= decode('{start}', 'hex'))
-SELECT (SELECT count(*) FROM shown s JOIN first f ON s.n > f.n WHERE get_byte(s.data, 0) IN ({changes}))::bigint,
-  (SELECT count(*) FROM shown)::bigint
-"""
-"""The changes of transactions whose commit is at a position or behind it; and how many messages were shown."""
-
-
-_INVALIDATED = {
-    "wal_removed": "it kept more WAL than the setting max_slot_wal_keep_size allows, so raise that, or read more often",
-    "idle_timeout": "no client read it for the time of the setting idle_replication_slot_timeout, so raise that, or "
-    "read more often",
-    "rows_removed": "the server removed rows that it needs",
-    "wal_level_insufficient": "the setting wal_level is not logical any more",
-}
-"""By pg_replication_slots.invalidation_reason, which is there since PostgreSQL 17."""
 
 
 class ReplicationSlot:
@@ -247,19 +256,6 @@ def lent(line: SessionHolder) -> Iterator[PgReadSession]:
         raise
 
 
-_TOLD_SECONDS, _TOLD_AGAIN = 2.0, 30
-"""A wait for a slot is told after 2 s, and again each minute."""
-_WRITERS = """
-SELECT text FROM (
-  SELECT xact_start AS began, pg_catalog.format('process %s of user %s (%s, %s for %s s)', pid, usename,
-    coalesce(nullif(application_name, ''), 'no application_name'), state,
-    extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int) AS text
-  FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> {process}
-  UNION ALL SELECT prepared, pg_catalog.format('prepared transaction %s', gid) FROM pg_catalog.pg_prepared_xacts
-) writers ORDER BY began LIMIT 3
-"""
-
-
 def lsn_literal(lsn: int) -> str:
     return f"'{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}'::pg_lsn"
 
@@ -333,12 +329,6 @@ def _tell_writers(session: PgReadSession, name: str, process: int) -> None:
 
 def flushed_lsn(session: PgReadSession) -> int:
     return int(session.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
-
-
-_END_STREAM = """
-SELECT pg_terminate_backend(a.pid) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
-WHERE s.slot_name = {slot} AND a.application_name = {name} AND a.usename = current_user AND a.backend_type = 'walsender'
-"""
 
 
 def end_stream(session: PgReadSession, slot: str) -> None:

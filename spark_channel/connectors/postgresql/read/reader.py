@@ -143,6 +143,17 @@ SELECT current_setting('server_version_num')::int >= 140000
     WHERE has_column_privilege({oid}::oid, name, 'SELECT'))
 """
 """Whether it is a heap (2), whose pages are scanned by ranges; which of the names may be read."""
+_log = log_of(__name__)
+_PIECE_BYTES = 1 << 20
+_SOCKET_BYTES = 10 << 20
+"""Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
+_CHANGES_NOTHING = {"transaction_read_only": "on"}
+_LONG_ROWS = 32
+_LONG_VALUES = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.reltoastrelid <> 0
+  AND c.oid IN (SELECT {name}::regclass UNION ALL SELECT relid FROM pg_catalog.pg_partition_tree({name}::regclass))
+  AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0)
+"""
 
 
 class PostgresSplitter(Splitter):
@@ -342,21 +353,6 @@ class PostgresSplitter(Splitter):
         )
         bounds: list[Key] = [list(map(str, row[:-2])) for row in rows_found if row[-1] > 1]
         return Quantiles(bounds, int(rows_found[0][-2]) if rows_found else 0, 0)
-
-
-_log = log_of(__name__)
-
-_PIECE_BYTES = 1 << 20
-_SOCKET_BYTES = 10 << 20
-"""Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
-
-_CHANGES_NOTHING = {"transaction_read_only": "on"}
-_LONG_ROWS = 32
-_LONG_VALUES = """
-SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.reltoastrelid <> 0
-  AND c.oid IN (SELECT {name}::regclass UNION ALL SELECT relid FROM pg_catalog.pg_partition_tree({name}::regclass))
-  AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0)
-"""
 
 
 class PostgresReader(SqlReader):

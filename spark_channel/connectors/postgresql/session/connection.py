@@ -75,6 +75,26 @@ SELECT pg_catalog.concat_ws(' ', pg_catalog.pg_postmaster_start_time(), pg_catal
   pg_catalog.split_part(pg_catalog.current_setting('server_version'), ' ', 1)
 """
 """The server, what it has left for this login (`least` leaves out the bounds that are not set), and its version."""
+_CURSOR, _QUERY = "channel_rows", "spark_channel.query"
+_MAY_OPEN = "SELECT bool_or(has_language_privilege(oid, 'USAGE')) FROM pg_catalog.pg_language WHERE lanname = 'plpgsql'"
+_OPEN = (
+    f"DO $open$ DECLARE opened refcursor := '{_CURSOR}'; "
+    f"BEGIN OPEN opened NO SCROLL FOR EXECUTE current_setting('{_QUERY}'); END $open$"
+)
+"""pg_stat_statements keeps each DECLARE with its literals as another statement, under an exclusive lock. Once it is
+full, it drops statements of the application for that. This is one, whatever the query is.
+"""
+_HINT = "adbc.postgresql.batch_size_hint_bytes"
+_STILL_SECONDS = 30
+_INHERITED = """
+WITH RECURSIVE family (oid) AS (
+  SELECT {table}::regclass::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN family f ON i.inhparent = f.oid
+)
+SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint FROM family
+"""
+_BY_ITSELF = "25001"
+"""What is said of a statement that cannot run in a transaction, before it does anything."""
+_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
 class PgSession(DriverSession):
@@ -343,18 +363,6 @@ def literal_sql(value: str | int | None) -> str:
     return str(value) if isinstance(value, int) else escaped_text(value)
 
 
-_CURSOR, _QUERY = "channel_rows", "spark_channel.query"
-_MAY_OPEN = "SELECT bool_or(has_language_privilege(oid, 'USAGE')) FROM pg_catalog.pg_language WHERE lanname = 'plpgsql'"
-_OPEN = (
-    f"DO $open$ DECLARE opened refcursor := '{_CURSOR}'; "
-    f"BEGIN OPEN opened NO SCROLL FOR EXECUTE current_setting('{_QUERY}'); END $open$"
-)
-"""pg_stat_statements keeps each DECLARE with its literals as another statement, under an exclusive lock. Once it is
-full, it drops statements of the application for that. This is one, whatever the query is.
-"""
-_HINT = "adbc.postgresql.batch_size_hint_bytes"
-
-
 class PgReadSession(PgSession):
     """Used by one thread. `fresh`: it knows types that were made since this process first connected.
 
@@ -466,18 +474,6 @@ class PgReadSession(PgSession):
         connection = self._reached()
         with self.explained(), closing(connection.cursor()) as cursor:
             yield cursor
-
-
-_STILL_SECONDS = 30
-_INHERITED = """
-WITH RECURSIVE family (oid) AS (
-  SELECT {table}::regclass::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN family f ON i.inhparent = f.oid
-)
-SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint FROM family
-"""
-_BY_ITSELF = "25001"
-"""What is said of a statement that cannot run in a transaction, before it does anything."""
-_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
 class _NamedTable(Protocol):

@@ -17,6 +17,7 @@ __all__ = ["BY_COPY", "SharedConnection", "SharedDatabase", "shared_database"]
 
 BY_COPY = "adbc.postgresql.use_copy"
 """Whether a statement's result comes by COPY."""
+_MOST_DATABASES = 8
 
 
 class SharedDatabase:
@@ -64,7 +65,6 @@ class SharedConnection(dbapi.Connection):
 
 _databases: dict[tuple[int, str], tuple[SharedDatabase, bool]] = {}
 _databases_lock = threading.Lock()
-_MOST_DATABASES = 8
 
 
 def shared_database(

@@ -66,6 +66,7 @@ _OF_A_SERVER = re.compile("money|reg[a-z]+")
 """Types whose texts another server may read as another value, or not at all: they depend on its settings and names."""
 
 NameOf = Callable[[str], str]
+_MOST: Mapping[str, int] = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,6 @@ def keyed(new: NewTable, options: PostgresWriteOptions, own_key: Sequence[str]) 
     columns = ", ".join(map(DIALECT.quoted, new.key))
     key = DefinitionStep("primary key", (f"ALTER TABLE {TABLE} ADD PRIMARY KEY ({columns})",))
     return replace(new, key=(), create=create, steps=(key, *new.steps))
-
-
-_MOST: Mapping[str, int] = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
 
 
 def with_numbers(

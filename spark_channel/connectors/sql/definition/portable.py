@@ -71,6 +71,25 @@ _KNOWN: Mapping[str, frozenset[str]] = {
     "Anonymous": frozenset({"this", "expressions"}),
 }
 """The nodes of sqlglot's trees that this module understands, with the arguments that each may have."""
+_TRUNC = "date_trunc('second', {})"
+_UTC = "(CURRENT_TIMESTAMP AT TIME ZONE 'UTC')"
+_DUCKDB_UTC = "make_timestamp(epoch_us(now()))"
+_NOW: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("postgres", "instant"): ("CURRENT_TIMESTAMP", _TRUNC.format("CURRENT_TIMESTAMP")),
+    ("postgres", "session"): ("LOCALTIMESTAMP", _TRUNC.format("LOCALTIMESTAMP")),
+    ("postgres", "utc"): (_UTC, _TRUNC.format(_UTC)),
+    ("mysql", "instant"): ("CURRENT_TIMESTAMP(6)", "(CURRENT_TIMESTAMP)"),
+    ("mysql", "session"): ("CURRENT_TIMESTAMP(6)", "(CURRENT_TIMESTAMP)"),
+    ("mysql", "utc"): ("(UTC_TIMESTAMP(6))", "(UTC_TIMESTAMP())"),
+    ("duckdb", "instant"): ("now()", _TRUNC.format("now()")),
+    ("duckdb", "utc"): (_DUCKDB_UTC, _TRUNC.format(_DUCKDB_UTC)),
+    ("sqlite", "instant"): (
+        "(strftime('%Y-%m-%d %H:%M:%fZ', 'now'))",
+        "(strftime('%Y-%m-%d %H:%M:%SZ', 'now'))",
+    ),
+    ("sqlite", "utc"): ("(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "CURRENT_TIMESTAMP"),
+}
+"""(with all digits that the system has, to the second), by the target's system and the zone."""
 
 
 class DiffersError(Exception):
@@ -363,27 +382,6 @@ class Portable:
                 "MySQL compares texts by a collation, and their bytes by a character set"
             )
         return f"CAST({name} AS BINARY)"
-
-
-_TRUNC = "date_trunc('second', {})"
-_UTC = "(CURRENT_TIMESTAMP AT TIME ZONE 'UTC')"
-_DUCKDB_UTC = "make_timestamp(epoch_us(now()))"
-_NOW: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("postgres", "instant"): ("CURRENT_TIMESTAMP", _TRUNC.format("CURRENT_TIMESTAMP")),
-    ("postgres", "session"): ("LOCALTIMESTAMP", _TRUNC.format("LOCALTIMESTAMP")),
-    ("postgres", "utc"): (_UTC, _TRUNC.format(_UTC)),
-    ("mysql", "instant"): ("CURRENT_TIMESTAMP(6)", "(CURRENT_TIMESTAMP)"),
-    ("mysql", "session"): ("CURRENT_TIMESTAMP(6)", "(CURRENT_TIMESTAMP)"),
-    ("mysql", "utc"): ("(UTC_TIMESTAMP(6))", "(UTC_TIMESTAMP())"),
-    ("duckdb", "instant"): ("now()", _TRUNC.format("now()")),
-    ("duckdb", "utc"): (_DUCKDB_UTC, _TRUNC.format(_DUCKDB_UTC)),
-    ("sqlite", "instant"): (
-        "(strftime('%Y-%m-%d %H:%M:%fZ', 'now'))",
-        "(strftime('%Y-%m-%d %H:%M:%SZ', 'now'))",
-    ),
-    ("sqlite", "utc"): ("(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "CURRENT_TIMESTAMP"),
-}
-"""(with all digits that the system has, to the second), by the target's system and the zone."""
 
 
 def _kind_of(kind: pa.DataType) -> _Kind | None:

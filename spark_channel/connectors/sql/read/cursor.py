@@ -46,6 +46,7 @@ _LOGGED_SECONDS = 1.0
 
 CursorValue = int | float | str | None
 """A value of a cursor column as a token holds it; None = no row."""
+_NEW_COLUMNS = "Begin a new stream, or reset the tunnel, to take its new columns"
 
 
 class CursorPosition(NamedTuple):
@@ -213,9 +214,6 @@ def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str
             f"{remainder(f'({remainder_of_key} + {parts})', parts)} = {within['part']}"
         )
     return conditions
-
-
-_NEW_COLUMNS = "Begin a new stream, or reset the tunnel, to take its new columns"
 
 
 def check_same_columns(

@@ -51,6 +51,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _PART = 4000
 """Letters in a row: what every database takes in one text of bounded length."""
 _DAYS = 30
+_SUFFIXES = {CLAIMS: "", PUBLISHED: "_published", TASKS: "_tasks", PLANS: "_transfers"}
 
 
 class RowSession(Protocol):
@@ -128,9 +129,6 @@ def stage_prefix(
         number, digit = divmod(number, len(_LETTERS))
         letters.append(_LETTERS[digit])
     return STAGE + "".join(letters)
-
-
-_SUFFIXES = {CLAIMS: "", PUBLISHED: "_published", TASKS: "_tasks", PLANS: "_transfers"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ _KEY_LETTERS = 16
 """Letters of a claim's key in the names of its staging tables."""
 _LONGEST_OWNER = 250
 _TASK_COLUMNS = "claim, task, attempt, row_count, byte_count, committed_at"
+_NOTE = "/note"
 
 
 class UntrustedClaimsError(TargetError):
@@ -771,9 +772,6 @@ class Claims:
         for name, written in self._dialect.reserved.items():
             sql = re.sub(rf"\b{name}\b", written, sql)
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
-
-
-_NOTE = "/note"
 
 
 def _note_of(target: str, stream: str) -> Identity:

@@ -34,6 +34,7 @@ __all__ = [
 
 _TOKEN, _OWNER, _DOUBT = "token", "owner", "doubt"
 _TRIES = 5
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +186,6 @@ def target_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         target_error = TargetError(f"{path}: {error.strerror or error}; {_advice(error)}")
         raise final(target_error, is_final=error.errno in _FULL) from error
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _advice(error: OSError) -> str:
