@@ -29,6 +29,7 @@ _ELSEWHERE = {
     "statements to the target in a dry run of new tables": "test_plans.py",
     "what PostgreSQL estimates for three named tables of its catalog": "test_catalogs.py",
     "what PostgreSQL estimates for all tables of its catalog": "test_catalogs.py",
+    "opens of a SQLite or DuckDB file, and lists of DuckDB's catalog, in a dry run": "test_catalogs.py",
     "questions to the publication and looks at the slot in that run": "test_followed_tables.py",
     "calls of a micro-batch, and claims of its query": "test_micro_batches.py",
     "dumps of a binary log": "../../connectors/mysql/log/test_dump.py",
@@ -41,7 +42,7 @@ _ELSEWHERE = {
 
 
 def _laws() -> dict[str, str]:
-    table = _PAGE.read_text().partition("<summary>What is counted")[2]
+    table = _PAGE.read_text().partition("<summary>What is counted")[2].partition("</details>")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     return {what: law for what, _, law in rows[1:]}
 
