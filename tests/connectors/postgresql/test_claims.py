@@ -233,10 +233,10 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit="task")
     real = PgSession.rows
-    old: list[PgSession] = []
+    old: list[PgWriteSession] = []
     late: list[threading.Timer] = []
 
-    def rows(session: PgSession, sql: str) -> list[tuple[Any, ...]]:
+    def rows(session: PgWriteSession, sql: str) -> list[tuple[Any, ...]]:
         if sql != "COMMIT" or old:
             return real(session, sql)
         old.append(session)
