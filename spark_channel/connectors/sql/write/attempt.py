@@ -48,34 +48,40 @@ def open_attempt(database: WriteDatabase[S], plan: SqlPlan, task: int, attempt: 
     """The writer of an attempt, whatever has become of the write."""
     if plan.published_at is not None:
         return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
-    return TaskAttempt(database, plan, task, attempt)
+    claim = TaskClaim(database, plan, task, attempt)
+    writer = TaskAttempt(database, claim, database.loading(claim, stages=True))
+    writer.open()
+    return writer
 
 
 @final
 class TaskAttempt(TaskWriter, Generic[S]):
     """See the head of this file. An attempt after one that has committed takes the rows and drops them."""
 
-    def __init__(self, database: WriteDatabase[S], plan: SqlPlan, task: int, attempt: int) -> None:
-        self._database = database
-        self._claim = TaskClaim(database, plan, task, attempt)
-        self._tally = self._claim.tally
+    def __init__(
+        self, database: WriteDatabase[S], claim: TaskClaim[S], loading: Loading[S]
+    ) -> None:
+        self._database, self._claim, self._loading = database, claim, loading
+        self._tally = claim.tally
         self._clock: Clock = SYSTEM_CLOCK
-        self._loading: Loading[S] = database.loading(self._claim, stages=True)
-        self.spreads = self._loading.is_paced
-        self._connection = _Connection(database, self._claim, self._loading)
-        self._policy = _policy(database, self._claim, self._loading, self._connection)
+        self.spreads = loading.is_paced
+        self._connection = _Connection(database, claim, loading)
+        self._policy = _policy(database, claim, loading, self._connection)
         self._is_limited = database.options.is_limited
-        seconds = self._loading.seconds
+        seconds = loading.seconds
         self._gathered = BatchBuffer(
             database.options.batch_size if seconds else 1,
             min(seconds, _LIMITED_SECONDS) if self._is_limited else seconds,
-            self._loading.sent_bytes,
+            loading.sent_bytes,
         )
         self._sent_at = self._came_at = self._clock.now()
         self._closes = False
         self._heartbeat: HeartbeatThread | None = None
         self.spread = 0.0
         """Seconds over which rows may be sent: slow ones need not keep a core of the server busy."""
+
+    def open(self) -> None:
+        """Make ready what the policy needs before the first row; once, before all else."""
         try:
             self._open()
         except BaseException as error:
@@ -85,7 +91,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
             raise
         if self._loading.shows_life:
             # By what it needs alone: the thread must not put the end of this object off.
-            self._heartbeat = HeartbeatThread(partial(show_life, database, plan))
+            self._heartbeat = HeartbeatThread(partial(show_life, self._database, self._claim.plan))
 
     def _open(self) -> None:
         try:

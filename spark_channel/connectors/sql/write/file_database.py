@@ -192,10 +192,9 @@ class FileDatabase(TableDatabase[S]):
         """Where an attempt stages its rows, as `encode` makes them."""
         plan = file_plan(claim.plan)
         when_gone = partial(self._check_claim, plan)
-        return FileStaging(
-            StagedFile(plan.staging, plan.token, claim.task, claim.attempt, when_gone=when_gone),
-            encode,
-        )
+        file = StagedFile(plan.staging, plan.token, claim.task, claim.attempt, when_gone=when_gone)
+        file.open()
+        return FileStaging(file, encode)
 
     def _check_claim(self, plan: FilePlan) -> None:
         """Raise the reason why the staging of a task was removed, if the database knows it.

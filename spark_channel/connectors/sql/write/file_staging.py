@@ -219,8 +219,8 @@ def _changed(path: Path) -> str | None:
 class StagedFile:
     """The file of one attempt of one task; an attempt without rows has none.
 
-    Used by one thread. `token` proves that this process sees the directory which the driver made. `when_gone` is
-    called when the directory was removed meanwhile, to raise what explains it.
+    Used by one thread; `open` comes first. `token` proves that this process sees the directory which
+    the driver made. `when_gone` is called when the directory was removed meanwhile, to raise what explains it.
 
     Raises:
         TargetError: it does not see it, the job has ended, or the disk fails; from every method but `drop`.
@@ -238,21 +238,25 @@ class StagedFile:
         self._staging = StagingDirectory(Path(directory))
         self._when_gone = when_gone
         self._token = token
-        self._check()
-        self._life = HeartbeatThread(self._staging.show_life)
+        self._life: HeartbeatThread | None = None
         self.path = self._staging.new_file(task, attempt)
         self._file: Any = None
         self._ipc: Any = None
+
+    def open(self) -> None:
+        """Hold the directory to be the one that the driver made, and show life in it from here on."""
+        self._check()
+        self._life = HeartbeatThread(self._staging.show_life)
 
     def write(self, batch: pa.RecordBatch) -> None:
         with target_errors(self.path):
             if self._ipc is None:
                 # Not "xb": the name is random, and a removed directory says that the job was aborted.
-                self._file = self._open()
+                self._file = self._new_file()
                 self._ipc = pa.ipc.new_file(self._file, batch.schema)
             self._ipc.write_batch(batch)
 
-    def _open(self) -> Any:
+    def _new_file(self) -> Any:
         try:
             return self.path.open("wb")
         except FileNotFoundError:
@@ -279,12 +283,12 @@ class StagedFile:
                 os.fsync(self._file.fileno())
                 self._file.close()
         self._check()
-        self._life.end()
+        self._end_life()
         return ipc is not None
 
     def drop(self) -> None:
         """Remove it. Safe at any time, and twice."""
-        self._life.end()
+        self._end_life()
         ipc, file = self._ipc, self._file
         self._ipc = self._file = None
         for stream in (ipc, file):
@@ -294,3 +298,7 @@ class StagedFile:
                 except (OSError, ValueError):
                     pass  # a full disk, or closed already: the file is removed next
         self.path.unlink(missing_ok=True)
+
+    def _end_life(self) -> None:
+        if self._life is not None:
+            self._life.end()

@@ -91,7 +91,8 @@ def test_a_commit_without_an_answer_is_reported_as_that(monkeypatch: pytest.Monk
     database: Any = SimpleNamespace(
         options=SimpleNamespace(batch_size=10, is_limited=False),
         verdict=lambda _: Verdict.LOST,
-        loading=lambda _claim, stages: loading,
     )
+    attempt = TaskAttempt(database, TaskClaim(database, plan, 0, 0), loading)
+    attempt.open()
     with pytest.raises(TargetError, match="the connection is lost"):
-        TaskAttempt(database, plan, 0, 0).close()
+        attempt.close()
