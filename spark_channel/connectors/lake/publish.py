@@ -529,7 +529,12 @@ class LakePublisher(Writer):
         run_claim = run.held
         claim = None if state is None else state.own_claim(run_claim.identity, run_claim.owner)
         given_back = claim is None or not (claim.owner or claim.has_published(run_claim.position))
-        if is_own and (given_back or run.deferred):
+        published_here = (
+            claim is not None
+            and claim.has_published(run_claim.position)
+            and run.may_have_published(claim)
+        )
+        if is_own and (given_back or (run.deferred and not published_here)):
             run.run.remove(keep=self._visible(lake, run.publishing))
             return True
         if run.has_ended(claim):
@@ -549,7 +554,11 @@ class LakePublisher(Writer):
                 lake.shown,
                 run_claim.owner,
             )
-            run.run.remove(keep=self._visible(lake, run.run.publishing()))
+            # Of a batch's task another run's note names what is published, and the table may have no claim of the
+            # stream under the name that this job has for it.
+            is_task = run_claim.identity.kind == "stream"
+            paths = run.run.files() if is_task else run.run.publishing()
+            run.run.remove(keep=self._visible(lake, paths))
         return True
 
     @staticmethod

@@ -113,6 +113,11 @@ class Run:
         except ValueError:  # it is being written, and the commit comes after
             return []
 
+    def files(self) -> list[str]:
+        """The files (relative to the table) that it has staged, or published."""
+        infos = self.store.entries(self.folder, recursive=True)
+        return [posixpath.relpath(info.path, self.base) for info in infos if info.is_file]
+
     def about(self) -> dict[str, Any] | None:
         raw = self._read(self._beside("json"))
         if raw is None:

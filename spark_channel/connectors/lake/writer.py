@@ -30,7 +30,7 @@ from spark_channel.connectors.lake.columns import check_no_char, find_names, mat
 from spark_channel.connectors.lake.compact import LakeMerger
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.publish import LakePlan
-from spark_channel.connectors.lake.runs import FoundRun, new_run_name
+from spark_channel.connectors.lake.runs import FoundRun, all_runs, new_run_name
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
@@ -101,7 +101,7 @@ class LakeWriter(LakeMerger):
         lake = self.lake()
         with writing(lake.shown):
             table = lake.open()
-            return [] if table is None else table.kept(lake.shown, names)
+            return [] if table is None else _kept(lake, table, names)
 
     def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
         lake, job = self.lake(), f"forget-{uuid4().hex[:12]}"
@@ -113,7 +113,7 @@ class LakeWriter(LakeMerger):
             names = [ClaimName(claim.kind, claim.name, claim.versions) for claim in claims]
             by_key = {claim.key: claim for claim in claims}
             forgotten[:] = []
-            for existing in state.kept(lake.shown, names):
+            for existing in _kept(lake, state, names):
                 if existing.is_held or existing.key not in by_key:
                     continue
                 versions = overlap(existing.versions, by_key[existing.key].versions)
@@ -472,6 +472,29 @@ def _unclaimed(
     if identity.kind == "txn" or current.owner or current.has_published(position):
         return None
     return replace(held_by_run, epoch=current.epoch)
+
+
+def _kept(lake: LakeTable, table: TableState, names: Sequence[ClaimName]) -> list[KeptClaim]:
+    """The claims that the log keeps. That of a stream is held while a run of its next batch has begun, which notes that
+    beside the table alone.
+    """
+    kept_claims = table.kept(lake.shown, names)
+    if all(claim.is_held for claim in kept_claims if claim.kind == "stream"):
+        return kept_claims
+    runs, _ = all_runs(lake.store, lake.base, lake.data, lake.shown)
+    live = {
+        run.held.identity.name: run.held.owner
+        for run in runs
+        if run.held.identity.kind == "stream"
+        and run.run.is_live()
+        and not run.has_ended(table.own_claim(run.held.identity, run.held.owner))
+    }
+    return [
+        replace(claim, is_held=True, run=live[claim.name])
+        if claim.kind == "stream" and claim.name in live
+        else claim
+        for claim in kept_claims
+    ]
 
 
 def _warn_overtaken(lake: LakeTable, job: str, owner: str) -> None:

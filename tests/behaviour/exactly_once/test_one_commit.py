@@ -372,6 +372,74 @@ def test_a_stopped_query_finds_the_batch_after_its_own(target: Target) -> None:
     assert target.staged() == []
 
 
+def test_a_published_batch_keeps_the_files_of_a_task_whose_plan_is_aborted(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver did not tidy up; the note of another task's run names what is published."""
+    writer = _writer(target)
+    plans = [writer.prepare(BATCH, _ID) for _ in range(2)]
+    receipts = [_task(writer, plan, number) for number, plan in enumerate(plans)]
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeWriter, "clear", lambda *_, **__: None)
+        writer.commit(plans[0], receipts)
+    writer.abort(plans[1], None)
+    assert target.seen() == Counter([0, 1])
+
+
+def test_an_aborted_run_that_has_published_keeps_the_files_of_earlier_versions(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, plan, receipts = _stage(target, NAMED, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeWriter, "clear", lambda *_, **__: None)
+        patch.setattr(LakeWriter, "_remove_ended", lambda *_, **__: [])
+        writer.commit(plan, receipts)
+        before = set(tmp_path.rglob(f"{plan.run}/*.parquet"))  # type: ignore[attr-defined] # a part of this kind
+        other, other_plan, other_receipts = _stage(target, WriteContext("o", overwrite=True), 2)
+        other.commit(other_plan, other_receipts)
+    writer.abort(plan, None)
+    assert before
+    assert all(path.exists() for path in before)
+
+
+def test_a_published_batch_whose_claim_a_job_does_not_know_keeps_its_files(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the job spells the table in another way; the batch's driver was killed before it tidied up."""
+    writer = _writer(target)
+    plans = [writer.prepare(BATCH, _ID) for _ in range(2)]
+    receipts = [_task(writer, plan, number) for number, plan in enumerate(plans)]
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeWriter, "clear", lambda *_, **__: None)
+        writer.commit(plans[0], receipts)
+    state_class = type(_state(target))
+    own_claim = state_class.own_claim
+
+    def unknown(self: TableState, identity: Identity, *about: Any, **more: Any) -> Any:
+        return None if identity.kind == "stream" else own_claim(self, identity, *about, **more)
+
+    monkeypatch.setattr(state_class, "own_claim", unknown)
+    dead = {plan.run for plan in plans}  # type: ignore[attr-defined] # a part of this kind
+    monkeypatch.setattr(Run, "is_dead", lambda run, _: run.name in dead)
+    _write(target, "next", 3)
+    assert target.seen() == Counter([0, 1, 3])
+
+
+def test_the_claim_of_a_stream_is_held_while_a_batch_is_written(target: Target) -> None:
+    writer, plan, receipts = _stage(target, BATCH, 7)
+    writer.commit(plan, receipts)
+    (before,) = (claim for claim in writer.kept_claims() if claim.kind == "stream")
+    assert not before.is_held
+    context = replace(BATCH, job="stream-q-8", stream=("q", 8))
+    later, later_plan, later_receipts = _stage(target, context, 8)
+    (kept,) = (claim for claim in writer.kept_claims() if claim.kind == "stream")
+    assert (kept.is_held, kept.run) == (True, "stream-q-8")
+    assert writer.forget_claims([before]) == []
+    later.commit(later_plan, later_receipts)
+    assert target.seen() == Counter([7, 8])
+    assert len(writer.forget_claims([before])) == 1
+
+
 def test_a_forgotten_publication_keeps_its_files(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
