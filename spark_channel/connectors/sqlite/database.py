@@ -100,6 +100,9 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
         init = session_statements(self.options.session_init_statement or ())
         timeout = self.options.lock_timeout
         mode: Literal["rw", "rwc"] = "rwc" if new or not path.exists() else "rw"
+        if self.options.start_sql or self.options.pre_sql or self.options.post_sql:
+            # What these leave in a session, such as a temporary trigger, is not for the next table.
+            return SqliteSession(path, mode, lock_timeout=timeout, failure=failure, init=init)
         return SqliteSession.kept(path, mode, lock_timeout=timeout, failure=failure, init=init)
 
     def verdict(self, error: BaseException) -> Verdict:

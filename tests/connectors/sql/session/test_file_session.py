@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,33 @@ def test_a_sqlite_session_in_a_transaction_is_not_kept(tmp_path: Path) -> None:
             session.execute("BEGIN IMMEDIATE")
         with _lent(partial(SqliteSession.kept, mode="rw"), path) as other:
             other.execute("UPDATE t SET v = 2")  # which the first one's lock would refuse
+
+
+_TRIGGER = "CREATE TEMP TRIGGER gone AFTER INSERT ON main.u BEGIN DELETE FROM u; END"
+
+
+@pytest.mark.parametrize(
+    ("option", "script"),
+    [("startSql", "CREATE TEMP TABLE u (v)"), ("preSql", _TRIGGER), ("postSql", _TRIGGER)],
+)
+def test_what_the_users_sql_leaves_in_a_sqlite_session_is_not_there_for_the_next_table(
+    tmp_path: Path, option: str, script: str
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    _sqlite(source, 1)
+    connection = sqlite3.connect(target)
+    connection.executescript("CREATE TABLE t (v INTEGER); CREATE TABLE u (v INTEGER)")
+    with keeping_sessions():
+        for table, scripts in (("t", {option: script}), ("u", {}), ("t", {option: script})):
+            report = transfer(
+                None,
+                {"url": f"sqlite:{source}", "dbtable": "t"},
+                {"url": f"sqlite:{target}", "dbtable": table, **scripts},
+            )
+            assert report.rows == 1
+    with closing(connection):
+        assert connection.execute("SELECT v FROM u").fetchall() == [(1,)]
+        assert connection.execute("SELECT v FROM t").fetchall() == [(1,), (1,)]
 
 
 def _tables(session: DuckdbSession) -> int:
