@@ -96,8 +96,7 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         _refuse_first_batch(self._options)
         self._started = utc_now()
         limits = JobLimits.from_options(self._options).watching(self._writer)
-        where = describe(self._options)
-        target = f"{connector.name} {where}"
+        target = f"{connector.name} {describe(self._options)}"
         arriving = as_arrow(schema)
         self._steps = conversion_to(self._writer, connector.name, arriving)
         columns = arriving if self._steps is None else self._steps.output_schema
@@ -114,6 +113,22 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         )
         self._job.prepare([context], columns, begins=True)
         (self._plan,) = self._job.plans
+        try:
+            self._open(options, facts, limits, context, columns)
+        except BaseException:
+            # Spark has no writer yet, and aborts nothing: the claim and the staging would stay until the next run.
+            self._job.abort(None)
+            raise
+
+    def _open(
+        self,
+        options: Mapping[str, str],
+        facts: SessionFacts,
+        limits: JobLimits,
+        context: WriteContext,
+        columns: pa.Schema,
+    ) -> None:
+        """Show the job at the driver's service, which counts what its tasks share."""
         service, self._static, most = reach_for_write(
             self._writer, limits, facts, shared=any(read.servers for read in context.reads)
         )
@@ -123,12 +138,12 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             "write",
             self._options,
             limits,
-            target=target,
+            target=self._job.target,
             target_columns=JobColumn.from_schema(columns),
             commit=self._plan.commit,
             at_least_once=self._plan.at_least_once,
             max_connections=most,
-            where=where,
+            where=describe(self._options),
             **static_of_spec(self._static, one_host=on_one_host),
         )
         self._link = JobLink(

@@ -10,8 +10,12 @@ from chispa import assert_df_equality
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_channel.connectors import WriteContext, load_writer
+from spark_channel.errors import TargetError
+from spark_channel.spark import write
+from spark_channel.spark.worker import SessionFacts
 
 pytestmark = pytest.mark.spark
 
@@ -231,3 +235,21 @@ def test_values_are_converted_where_that_is_asked_for(spark: SparkSession, tmp_p
         write.option("convert", "strict").save(str(target))
     with pytest.raises(PySparkException, match="refused"):
         write.option("convert", "lenient").option("maxDirtyRows", 0).save(str(target))
+
+
+def test_a_write_whose_service_or_server_fails_it_before_its_tasks_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object, **_more: object) -> None:
+        raise TargetError("too many connections")
+
+    monkeypatch.setattr(write, "reach_for_write", refuse)
+    path = tmp_path / "t.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (v INTEGER)")
+    connection.close()
+    options = {"url": f"sqlite:{path}", "dbtable": "t"}
+    with pytest.raises(TargetError, match="too many"):
+        write.ChannelWriter(options, StructType().add("v", "long"), False, SessionFacts())
+    assert [file.name for file in tmp_path.iterdir()] == ["t.db"]
+    assert not rows(path, "SELECT * FROM spark_channel_claims WHERE kind = 'job'")
