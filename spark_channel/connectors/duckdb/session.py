@@ -118,7 +118,7 @@ class DuckdbSession(FileSession):
 
         A database that is open is shared by all connections of this process.
         """
-        if not isinstance(other, DuckdbSession) or other.path.absolute() != self.path.absolute():
+        if not isinstance(other, DuckdbSession) or other.path.resolve() != self.path.resolve():
             return False
         return other.opened_as != self.opened_as or not other.is_of_path
 

@@ -137,13 +137,17 @@ def test_a_kept_duckdb_session_makes_way_for_one_that_writes_the_file(tmp_path: 
             assert _tables(session) == 2
 
 
-def test_a_job_whose_source_and_target_are_one_duckdb_file_ends(tmp_path: Path) -> None:
-    path = tmp_path / "t.duckdb"
+@pytest.mark.parametrize("name", ["t.duckdb", "link.duckdb"])
+def test_a_job_whose_source_and_target_are_one_duckdb_file_ends(tmp_path: Path, name: str) -> None:
+    path, other_name = tmp_path / "t.duckdb", tmp_path / name
     _duckdb(path, 1)
-    end = {"url": f"duckdb:{path}", "lockTimeout": "1"}
+    if other_name != path:
+        other_name.symlink_to(path)
+    source = {"url": f"duckdb:{other_name}", "lockTimeout": "1"}
+    target = {"url": f"duckdb:{path}", "lockTimeout": "1"}
     with keeping_sessions():
-        for table in ("u", "w"):
-            report = transfer(None, {**end, "dbtable": "t"}, {**end, "dbtable": table})
+        for before, after in (("t", "u"), ("u", "w")):
+            report = transfer(None, {**source, "dbtable": before}, {**target, "dbtable": after})
             assert report.rows == 1
 
 
