@@ -75,7 +75,12 @@ def task_bound(
     wanted = None if tasks is None else tasks * (of_a_task + shared)
     if wanted is not None and wanted <= _FEW:
         return None
-    answer = side.free_connections()
+    try:
+        answer = side.free_connections()
+    except (
+        ChannelError
+    ):  # a full server refuses this connection, too; what is wrong otherwise, the tasks report
+        return ChannelBound(1, "its server refused to say how many connections are free")
     if answer is None:
         return None
     allowed = answer.count - answer.count // _LEFT - _BESIDE

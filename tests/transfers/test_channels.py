@@ -98,6 +98,14 @@ def test_tasks_of_spark_are_bounded_where_all_of_them_would_take_too_many_connec
     assert of_tasks(Side("a", 40), 28, shared=False) == 27
     assert of_tasks(Side("a", 40), 13, of_a_task=2) == 13, "channels of tasks of two each"
     assert of_tasks(Side("a", 3), 3) == 1
+
+
+def test_a_server_that_refuses_the_question_gets_one_connection() -> None:
+    class Full(Side):
+        def free_connections(self) -> FreeConnections | None:
+            raise ChannelError("too many connections")
+
+    assert of_tasks(Full("a", None), 100) == 1
     few = Side("a", 1)
     assert of_tasks(few, 2) is None
     assert few.asked == 0
