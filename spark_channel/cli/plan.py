@@ -197,9 +197,8 @@ def show_plan(loaded: "LoadedJob", master: str | None, *, on_spark: bool = False
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    with keeping_sessions(
-        looks=True
-    ):  # a job may have thousands of tables, and a server one catalog
+    # A job may have thousands of tables, and a server one catalog.
+    with keeping_sessions(looks=True):
         for number, spec in enumerate(loaded.specs):
             if len(loaded.specs) > 1:
                 console.print(f"[bold]content {number}[/]")

@@ -46,7 +46,6 @@ from spark_channel.service.protocol import (
 
 __all__ = ["LeaseClient", "PermitLease", "leased"]
 
-
 _log = log_of(__name__)
 
 _TIMEOUT = 2.0
@@ -257,7 +256,7 @@ class PermitLease:
     `acquire` blocks for it: first come, first served, for as long as others hold them all; `cancel`, from any
     thread, ends that wait. The service takes back the permit of a process that is silent for 30 s.
     `before(timeout)` is called until it succeeds, before the first message. `option` is the user's that asks for
-    permits; None = no option does, and without an answer the work goes on without one.
+    permits; None = no option does, and without an answer the work continues without one.
     """
 
     def __init__(

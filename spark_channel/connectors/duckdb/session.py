@@ -16,7 +16,6 @@ from spark_channel.retry import Retry
 
 __all__ = ["DuckdbSession", "check_file", "is_locked", "text_literal"]
 
-
 _SETTINGS = {
     "default_collation": "''",
     "default_null_order": "'nulls_last'",
@@ -153,8 +152,8 @@ class DuckdbSession(FileSession):
     def catalog(self, function: str) -> str:
         """What stands for `function`, such as duckdb_tables, in a statement.
 
-        Each call of it goes through all tables. A session that is kept calls it once: nobody writes a file that is open
-        for reading.
+        Each call of it goes through all tables. A session that is kept calls it once: no process writes a file that is
+        open for reading.
         """
         if self.pool_key is None or not sessions.keeps:
             return f"{function}()"

@@ -554,7 +554,7 @@ class LakePublisher(Writer):
                 lake.shown,
                 run_claim.owner,
             )
-            # Of a batch's task another run's note names what is published, and the table may have no claim of the
+            # Another run's note names what is published of a batch's task, and the table may have no claim of the
             # stream under the name that this job has for it.
             is_task = run_claim.identity.kind == "stream"
             paths = run.run.files() if is_task else run.run.publishing()
@@ -605,7 +605,7 @@ class LakePublisher(Writer):
             if run.deferred and state is not None:
                 closed[:] = [not run.has_ended(claim_there)]
                 # Any version after `Run.end`: a commit that is on its way is rejected, and not tried again. The
-                # write's own claim stays as it is, for runs that live.
+                # write's own claim stays unchanged, for runs that live.
                 return _end(lake, run.run.name, run_claim.owner) if closed == [True] else None
             closed[:] = [state is None or (claim_there is None and run_claim.epoch > 0)]
             if closed == [True]:

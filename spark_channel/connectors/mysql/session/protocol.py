@@ -164,7 +164,7 @@ def _heads(buffer: bytearray, begin: int, most_rows: int) -> tuple[Places, int]:
     """As `_Rows._walk`, for short packets together, and maybe not all of them.
 
     The length of a short packet is one byte, and two that are zero. Such places are the packets where each leads to the
-    next, and the first is `begin`. One to which none leads is no packet: two empty texts are zeros, too.
+    next, and the first is `begin`. A place to which none leads is not a packet: two empty texts are zeros, too.
     """
     none = np.empty(0, np.int64), begin
     octets = np.frombuffer(buffer, np.uint8)[begin : begin + most_rows * (_HEAD + _SHORT)]

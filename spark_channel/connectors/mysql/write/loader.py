@@ -63,11 +63,10 @@ __all__ = ["TASK_SECONDS", "MysqlTasks", "is_of_rows", "mysql_loading"]
 _CUT = re.compile(r"Data (?:truncated|too long) for column '(.+?)'")
 """What a server says of a text that is longer than its column."""
 
-
 _REPLAYED_BYTES = 32 << 20
 """Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
 _LEAST_ROWS = 4_096
-"""Of a batch that is encoded alone."""
+"""Batches of so many rows on average are encoded one by one; smaller ones are joined first."""
 TASK_SECONDS = 2.5
 """How long a task should last under a limit: its rows are held, and added at its end."""
 _OLDER_EPOCHS = 3

@@ -205,7 +205,7 @@ class WriteDialect(Dialect):
         return ""
 
     def find_columns(self, session: Session, target: TargetTable) -> Declared:
-        """The table's columns as they are now; () = there is no table."""
+        """The columns that the table has now; () = the table does not exist."""
         if query := self.columns_query(target):
             return tuple(session.rows(query))
         table = self.find_table(session, target.sql)

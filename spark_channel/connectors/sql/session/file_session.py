@@ -14,7 +14,7 @@ __all__ = ["FileSession"]
 
 
 class FileSession(BoundSession):
-    """`path` is the file. What is kept is of the file that was there when it was opened."""
+    """A session of the file at `path`. The pool keeps it only while the file that was opened is still there."""
 
     path: Path
     pool_key: Hashable | None = None
@@ -33,7 +33,7 @@ class FileSession(BoundSession):
         if key is None:
             return make()
         whole_key = (cls, path.absolute(), key)
-        # Before it is opened: of a file that is replaced meanwhile nothing is kept.
+        # Asked before it is opened: the session of a file that is replaced meanwhile is not kept.
         file = _identity(path)
         return sessions.take(
             whole_key,
@@ -53,7 +53,7 @@ class FileSession(BoundSession):
 
     @abstractmethod
     def cleared(self) -> bool:
-        """Undo what a user of the session may leave in it; False = it cannot be used any more."""
+        """Undo what a user of the session may leave in it; False = it can no longer be used."""
 
     def renewed(self, failure: type[ChannelError]) -> bool:
         self._failure = failure

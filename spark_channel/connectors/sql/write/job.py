@@ -318,7 +318,7 @@ class SqlWriter(Writer, Generic[S]):
     def _prepare(
         self, session: S, context: WriteContext, schema: pa.Schema, overtaken_runs: list[str]
     ) -> SqlPlan:
-        """`overtaken_runs`: what tries on sessions that were lost took the claim from; this one adds to it."""
+        """`overtaken_runs`: from these, tries whose sessions were lost took the claim; this one adds to it."""
         database = self.database
         # The place by the catalog's name: one table has one claim, however the user spells it.
         place = placed(database, session)

@@ -38,7 +38,7 @@ _COUNTS = {
 }
 """Exchanges of (`prepare`, two tasks, `commit`), logins included. They may become fewer, not more.
 
-A task of MySQL looks at its table in an exchange of its own, since its server takes one statement at a time.
+A task of MySQL looks at its table in a separate exchange, since its server takes one statement at a time.
 """
 
 
