@@ -42,8 +42,8 @@ _MOST_SIGNALS = 50
 _LOGIN = re.compile(r"(?<=://)[^/\s@]*@")
 _REASONS = {
     "limit": (
-        *("rows", "bytes", "turn", "grant", "paused", "pressure", "restart", "service", "static"),
-        "connections",
+        *("rows", "bytes", "turn", "grant", "share", "paused", "pressure", "restart", "service"),
+        *("static", "connections"),
     ),
     "start": ("",),
     "source": ("",),
@@ -124,6 +124,8 @@ class _Sums:
         self.retries += max(0, status.attempts - status.tasks)
         self.commit_seconds += status.publish_seconds
         for reason, spent in status.waits.items():
+            if reason == "start" and not status.phase.final:
+                continue  # a part may prove to be the limit's, and what is exported only grows
             key = _wait_of(reason)
             self.waits[key] = self.waits.get(key, 0.0) + spent
         for name, spent in status.held.items():

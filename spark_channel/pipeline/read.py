@@ -23,7 +23,7 @@ from spark_channel.errors import FlowError
 from spark_channel.pipeline.threads import HeldBack, Pay, join, pushing
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, Phase
-from spark_channel.progress.counters import PhaseTimes, limit_wait
+from spark_channel.progress.counters import PhaseTimes
 
 __all__ = [
     "BatchRateLimiter",
@@ -233,7 +233,7 @@ class BatchRateLimiter:
                     since = self._clock.now()
                     self._clock.wait(self._changed, wait.seconds)
                     if self._counters is not None:
-                        self._counters.waited(limit_wait(wait.reason), self._clock.now() - since)
+                        self._counters.waited(f"limit:{wait.reason}", self._clock.now() - since)
                 return False
         finally:
             payment.cancel()

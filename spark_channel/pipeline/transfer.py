@@ -146,8 +146,8 @@ class _InFlight:
 
 
 class _LaneWaits:
-    """For how many seconds the rows of a lane have waited so far: for the limit, for room in their channel, and for the
-    start.
+    """For how many seconds the rows of a lane have waited so far: for the limit, for room in their channel, and for a
+    share of the limit.
     """
 
     def __init__(self) -> None:
@@ -165,14 +165,14 @@ class _LaneWaits:
             return self._sum()
 
     def _sum(self) -> tuple[float, float, float]:
-        limit, room, start = self._before
+        limit, room, share = self._before
         if self._channel is not None:
             waits = self._channel.statistics()
             for_share = waits.throttled_seconds.get("share", 0.0)
             limit += sum(waits.throttled_seconds.values()) - for_share
             room += waits.wait_writer_seconds
-            start += for_share
-        return limit, room, start
+            share += for_share
+        return limit, room, share
 
 
 class _Reading:

@@ -27,7 +27,6 @@ __all__ = [
     "TaskTrace",
     "added",
     "as_frame",
-    "limit_wait",
     "trace_of",
 ]
 
@@ -51,6 +50,8 @@ _COUNTS = (
 )
 _PACING = ("rows", "bytes", "grant", "turn", "share")
 """Why a payment waits for a moment, also where the limit is far from used."""
+_SHARE = "limit:share"
+_OF_USED_LIMIT = tuple(f"limit:{reason}" for reason in _PACING if reason != "share")
 
 
 class Phase(StrEnum):
@@ -222,9 +223,9 @@ class Snapshot:
     it failed; `ends_job`: every other attempt would meet that, too. `execution` is Spark's SQL execution.
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
-    batch), "limit" (for the limiter), "start" (for the task's share of the limit, which others have until they ask
-    next) or "target" (for room in the channel). Measured on the thread that pushes, they do not overlap. `phases` and
-    `dropped`: see `PhaseTimes`.
+    batch), "limit" (for the limiter), "start" (for a share of a limit that then let the rows pass) or "target" (for
+    room in the channel). Measured on the thread that pushes, they do not overlap. "start" shrinks where rows of the
+    same attempt wait for the limit later. `phases` and `dropped`: see `PhaseTimes`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -266,13 +267,18 @@ class Snapshot:
         return from_plain(cls, data, "a snapshot")
 
 
-def limit_wait(reason: str) -> str:
-    """The name in `Snapshot.waits` of a wait for a limiter, which gives `reason`.
+def _with_start(waits: Mapping[str, float]) -> dict[str, float]:
+    """Tell apart what waited for a share of a limit that is used, and of one that is not.
 
-    A limit that is not used lets its first rows wait, too: until the service has answered, and has heard that other
-    tasks have given up a part of it.
+    Both let a payment wait until the service has answered, and has heard that other tasks have given up a part. Only
+    in a used one the rows wait again once the task has its share: so much of the wait for shares is the limit's.
     """
-    return "start" if reason == "share" else f"limit:{reason}"
+    for_share = waits.get(_SHARE)
+    if for_share is None:
+        return dict(waits)
+    limited = min(for_share, sum(waits.get(reason, 0.0) for reason in _OF_USED_LIMIT))
+    split = {**waits, _SHARE: limited, "start": for_share - limited}
+    return {reason: spent for reason, spent in split.items() if spent or reason != _SHARE}
 
 
 class Counters:
@@ -368,7 +374,7 @@ class Counters:
         for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
         `waited`. The last figures are taken by `enter` with a final phase. `ahead`: until `turn_came`, rows of tasks
         before it are paid, and this says for how many seconds those have waited so far, for the limit, for room and for
-        the start.
+        a share of the limit.
         `held_back`: for how many seconds the source's side had to wait. A payment that is made while rows are fetched
         may wait for longer, which slows nothing, and does not count.
         """
@@ -463,14 +469,14 @@ class Counters:
         statistics, producers, since, writes = self._follows
         channel_state = statistics()
         until = self._clock.now() if self._pushed_at is None else self._pushed_at
-        for_limit, for_room, for_start = self._waited_ahead()
+        for_limit, for_room, for_share = self._waited_ahead()
         throttled = dict(channel_state.throttled_seconds)
-        for reason, spent in (("turn", for_limit), ("share", for_start)):
+        for reason, spent in (("turn", for_limit), ("share", for_share)):
             if spent:
                 throttled[reason] = throttled.get(reason, 0.0) + spent
         room = channel_state.wait_writer_seconds + for_room
         self._limit(throttled, room)
-        waits = {limit_wait(reason): spent for reason, spent in self._limited.items() if spent}
+        waits = {f"limit:{reason}": spent for reason, spent in self._limited.items() if spent}
         waits["target"] = room
         waits["source"] = max(0.0, producers * (until - since) - sum(waits.values()))
         counts = self._counts
@@ -496,12 +502,12 @@ class Counters:
             self._limited[reason] = self._limited.get(reason, 0.0) + counted
 
     def _waited_ahead(self) -> tuple[float, float, float]:
-        """How long the rows of tasks before this one made it wait: for the limit, for room and for the start."""
+        """How long the rows of tasks before this one made it wait: for the limit, for room and for a share of it."""
         if self._ahead is None:
             return self._queued
-        limit, room, start = self._ahead()
+        limit, room, share = self._ahead()
         before = self._ahead_before
-        return limit - before[0], room - before[1], start - before[2]
+        return limit - before[0], room - before[1], share - before[2]
 
     def _snapshot(self) -> Snapshot:
         self._sequence += 1
@@ -515,7 +521,7 @@ class Counters:
             rows_expected=self.rows_expected,
             bytes_expected=self.bytes_expected,
             seconds=self._clock.now() - self._start,
-            waits=dict(self._waits),
+            waits=_with_start(self._waits),
             error=self._error,
             ends_job=self._ends_job,
             execution=self.execution,

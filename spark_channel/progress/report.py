@@ -90,7 +90,7 @@ class TransferReport:
         seconds: the whole run; `publish_seconds` of it is the commit.
         phase: "done", "failed" (see `error`), or "ended": a read of which Spark needed no more rows.
         waits: seconds by reason, "side:reason", summed over the pushing threads of all tasks; "start" is the wait for a
-            share of the limit, before a task had one.
+            share of a limit that then let the rows pass.
         changes: the limits in force, each from its `seconds` on; empty if the limit never changed.
         retries: attempts beyond one per task, including speculative ones.
         path: how the rows got from one system to another of its kind, and why not faster; empty where there is one way.

@@ -13,7 +13,6 @@ from spark_channel.limits import LimitStatus, RateLimiter, StatusRequest
 from spark_channel.observers import is_wanted
 from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobColumn, JobSpec, Phase
-from spark_channel.progress.counters import limit_wait
 from spark_channel.service.launch import serve_here
 from spark_channel.service.running import RunningService, running_service
 from spark_channel.transfers.job_spec import read_spec
@@ -113,7 +112,7 @@ class ConsumerJob:
         """Count for how long the source gave the rows of a range, and the limit held them, by what was limited."""
         self._counters.waited("source", seconds)
         for reason, spent in throttled.items():
-            self._counters.waited(limit_wait(reason), spent)
+            self._counters.waited(f"limit:{reason}", spent)
 
     def processed(self, rows: int, nbytes: int, seconds: float, *, failed: bool) -> None:
         """Count what a processor took, and for how long it worked."""

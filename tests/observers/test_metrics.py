@@ -240,6 +240,18 @@ def every_metric() -> bytes:
     return prometheus_text(metrics.families())
 
 
+def test_a_wait_that_may_shrink_is_exported_when_the_job_has_ended() -> None:
+    metrics, progress = JobMetrics(), JobProgress("abc", SPEC)
+    waits = "spark_channel_wait_seconds_total"
+    metrics.job_opened(progress)
+    progress.update(snapshot(0, waits={"start": 2.0}))
+    assert waits not in parsed(prometheus_text(metrics.families()))
+    progress.update(snapshot(0, sequence=2, waits={"start": 0.5, "limit:share": 1.5}))
+    progress.enter(Phase.DONE)
+    metrics.job_closed(progress)
+    assert value(prometheus_text(metrics.families()), waits, side="start") == 0.5
+
+
 def test_promtool_finds_nothing_to_improve() -> None:
     text = every_metric()
     checked = subprocess.run(

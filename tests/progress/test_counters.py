@@ -13,6 +13,7 @@ from spark_channel.channel import ChannelStatistics
 from spark_channel.progress import Counters, Phase, Snapshot
 from spark_channel.progress.tasks import LastProgress
 from spark_channel.testing import VirtualClock
+from tests.limits.world import World, short_tasks
 
 
 def test_threads_lose_no_count() -> None:
@@ -121,7 +122,8 @@ def test_a_task_waits_for_its_turn_first_and_for_no_source_while_it_is_published
     assert counters.snapshot().waits == {
         "limit:turn": pytest.approx(1.5),
         "limit:rows": 2.5,
-        "start": pytest.approx(0.5),
+        "limit:share": pytest.approx(0.5),
+        "start": 0.0,
         "target": 0.25,
         "source": pytest.approx(0.25),
     }
@@ -155,6 +157,66 @@ def test_a_task_that_waits_for_its_share_waits_neither_for_the_limit_nor_for_the
     assert snapshot.waits == {"start": 3.0, "target": 0.0, "source": pytest.approx(7.0)}
     progress = LastProgress()
     assert progress.idle(snapshot, 10.0) == pytest.approx(7.0)
+
+
+def test_what_waits_for_a_share_is_the_limits_as_far_as_rows_waited_then_too() -> None:
+    clock, seen = VirtualClock(), [_statistics(throttled_seconds={"share": 3.0})]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0])
+    clock.advance(10)
+    assert counters.snapshot().waits == {"start": 3.0, "target": 0.0, "source": pytest.approx(7.0)}
+    seen[0] = _statistics(throttled_seconds={"share": 3.0, "rows": 1.0, "turn": 0.5, "paused": 1.0})
+    assert counters.snapshot().waits == {
+        "limit:share": 1.5,
+        "limit:rows": 1.0,
+        "limit:turn": 0.5,
+        "limit:paused": 1.0,
+        "start": 1.5,
+        "target": 0.0,
+        "source": pytest.approx(4.5),
+    }
+    seen[0] = _statistics(throttled_seconds={"share": 3.0, "rows": 5.0})
+    assert counters.snapshot().waits["limit:share"] == 3.0
+    assert counters.snapshot().waits["start"] == 0.0
+
+
+def _limited(world: World) -> tuple[float, float]:
+    """Seconds that the tasks' reports say to have waited for the limit, and those that their payments did wait."""
+    told = waited = 0.0
+    for number, worker in enumerate(world.workers):
+        counters = Counters(number, 0)
+        for reason, spent in worker.waits.items():
+            counters.waited(f"limit:{reason}", spent)
+            waited += spent
+        waits = counters.snapshot().waits
+        told += sum(spent for reason, spent in waits.items() if reason != "start")
+    return told, waited
+
+
+@pytest.mark.parametrize(
+    ("slots", "tasks", "rate"),
+    [(1, 5, 60_000), (2, 10, 60_000), (8, 40, 60_000), (8, 40, 100), (2, 100, 60_000)],
+)
+def test_tasks_of_a_second_and_less_under_a_limit_that_is_used_say_all_their_waits(
+    slots: int, tasks: int, rate: int
+) -> None:
+    told, waited = _limited(short_tasks(tasks, slots=slots, rows=5 * rate, rate=rate))
+    assert waited > 4 * slots * 0.8
+    assert told == pytest.approx(waited)
+
+
+@pytest.mark.parametrize("stalls", [None, (0.1, 0.4)])
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_tasks_under_a_limit_that_is_never_reached_say_that_they_did_not_wait(
+    tasks: int, stalls: tuple[float, float] | None
+) -> None:
+    """Also one whose source pauses, so that it gives its share back, and waits for another."""
+    world = World(100_000_000)
+    for number in range(tasks):
+        world.worker(start=number / 100, speed=500_000, stalls=stalls)
+    world.run(5.0)
+    told, _ = _limited(world)
+    assert told < 0.002 * tasks * 5.0
 
 
 def test_what_the_target_holds_back_is_no_wait_for_the_limit() -> None:
