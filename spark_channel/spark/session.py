@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -46,6 +46,7 @@ __all__ = [
     "is_local",
     "kept_report",
     "last_report",
+    "prepare_session",
     "register",
     "service_of",
     "session_slots",
@@ -251,8 +252,10 @@ _ended: dict[str, float] = {}
 _registered: "WeakKeyDictionary[SparkSession, bool | None]" = WeakKeyDictionary()
 """With what `_times_of` said. Spark warns each time that a name is registered again."""
 
+_prepared: "WeakSet[SparkSession]" = WeakSet()
+
 _remote: set[int] = set()
-"""Spark Connect sessions that were registered; their jobs are counted elsewhere."""
+"""Spark Connect sessions that had a job or were registered; their jobs are counted elsewhere."""
 
 
 def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) -> None:
@@ -287,26 +290,55 @@ def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) ->
     elif _defines_pipeline(spark):
         _log.info("a pipeline finds format('channel') without register, which does nothing here")
         return
+    _prepare(spark, context)
     times = _times_of(spark)
     if spark not in _registered:
-        if context is None:
-            check_server(spark)
-        end_on_sigterm(spark)
         with _loading_the_service():
             _register_format(spark, context, times)
         _hide_logins(spark)
     elif _registered[spark] != times:
         _register_format(spark, context, times)
     _registered[spark] = times
+    if context is not None and (progress or ui):
+        _show_progress(context, ui=ui)
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """Do what a job of task groups needs of `register`: all but `format("channel")`.
+
+    Spark starts a Python process to look for formats, and loads its SQL for it: half a second and more of a session's
+    first job.
+
+    Raises: as `register`.
+    """
+    check_versions()
+    context = context_of(spark)
+    if context is None and _defines_pipeline(spark):
+        return
+    _prepare(spark, context)
+    if context is not None:
+        _show_progress(context)
+
+
+def _prepare(spark: SparkSession, context: Any) -> None:
+    if spark in _prepared:
+        return
     if context is None:
+        check_server(spark)
         _remote.add(id(spark))
-    elif progress or ui:
-        try:
-            _serve(context)
-            if ui:
-                _show_page(_jvm_of(context))
-        except (ChannelError, OSError) as error:
-            _log.warning("progress is not shown: %s", error)
+    else:
+        ship_archive(context)
+    end_on_sigterm(spark)
+    _prepared.add(spark)
+
+
+def _show_progress(context: Any, *, ui: bool = False) -> None:
+    try:
+        _serve(context)
+        if ui:
+            _show_page(_jvm_of(context))
+    except (ChannelError, OSError) as error:
+        _log.warning("progress is not shown: %s", error)
 
 
 def _defines_pipeline(spark: SparkSession) -> bool:
@@ -356,7 +388,6 @@ def _register_format(spark: SparkSession, context: Any, times: bool | None) -> N
             "ChannelDataSource", (ChannelDataSource,), {"times": times, "__module__": "__main__"}
         )
     if context is not None:
-        ship_archive(context)
         facts = {
             "version": version.__version__,
             "parallelism": int(context.defaultParallelism),
@@ -407,7 +438,10 @@ def setting_of(spark: SparkSession, name: str) -> str | None:
 
 def is_local(spark: SparkSession) -> bool:
     """Whether all tasks of `spark` run on the driver's host."""
-    return (setting_of(spark, "spark.master") or "").startswith("local")
+    context = context_of(spark)
+    # A session's own settings would load Spark's SQL.
+    master = setting_of(spark, "spark.master") if context is None else context.master
+    return (master or "").startswith("local")
 
 
 def session_slots(spark: SparkSession) -> int | None:

@@ -26,7 +26,13 @@ from spark_channel.service.launch import reason_of
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.engine import SparkEngine, described
 from spark_channel.spark.schema import as_arrow, as_spark
-from spark_channel.spark.session import context_of, directory_of, register, service_of
+from spark_channel.spark.session import (
+    context_of,
+    directory_of,
+    prepare_session,
+    register,
+    service_of,
+)
 from spark_channel.spark.throttle import by_number, throttle
 from spark_channel.spark.worker import Versioned, own_error
 from spark_channel.transfers.dispatch import carry_out as carry_out_on
@@ -62,7 +68,7 @@ def _carry_out(
 ) -> TransferReport:
     if not spec.targets and (spec.reader.spark_format or spec.writer.spark_format):
         return _copy_frames(spark, begin_transfer(job_options(spec, job_settings or {})))
-    register(spark)
+    prepare_session(spark)
     return carry_out_on(SparkEngine(spark), spec, job_settings)
 
 
@@ -76,7 +82,7 @@ def verify(
     """Verify by Spark tasks; `job_settings` are options of the whole job. Raises as `spark_channel.verify`."""
     context = context_of(spark)
     with nullcontext() if context is None else relative_to(directory_of(context)):
-        register(spark)
+        prepare_session(spark)
         return verify_with(SparkEngine(spark), spec, job_settings, settings, repairs)
 
 

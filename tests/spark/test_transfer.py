@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.conf import RuntimeConfig
+from pyspark.sql.datasource import DataSourceRegistration
 
 import spark_channel
 from spark_channel import transfer
@@ -79,6 +81,23 @@ def database(tmp_path: Path) -> Path:
 def rows(path: Path, query: str = "SELECT count(*), sum(id) FROM t") -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query).fetchall()
+
+
+def test_the_first_of_a_session_neither_registers_a_format_nor_asks_spark_s_sql(
+    spark: SparkSession, tmp_path: Path, source: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the first format Spark starts a Python process, and for the first setting it loads its SQL: CPU seconds."""
+    session = spark.newSession()
+    asked: list[str] = []
+    for kind, names in {
+        DataSourceRegistration: ["register"],
+        RuntimeConfig: ["get", "set"],
+        SparkSession: ["sql", "range", "createDataFrame"],
+    }.items():
+        for name in names:
+            monkeypatch.setattr(kind, name, lambda *_, name=name, **__: asked.append(name))
+    report = transfer(session, source, {"name": "parquet", "path": str(tmp_path / "out")})
+    assert (report.rows, asked) == (100_000, [])
 
 
 @pytest.mark.parametrize(("channels", "per_task"), [(1, 1), (4, 2), (3, 64)])
