@@ -27,8 +27,8 @@ TERMINATED = 143
 """The exit code of a program that SIGTERM has ended: 128 and the signal's number."""
 
 
-_END_SECONDS = 4.0
-"""The supervisor of a service waits for 10 s or more, and then kills it."""
+_END_SECONDS = 3.5
+"""With the cancelling of what servers still do, a program ends within 5 s; a supervisor kills it after 10 s or more."""
 _NOT_ENDED = (
     b"spark-channel: SIGTERM has ended the program while a server did not answer; the next job removes what this one "
     b"staged\n"
@@ -88,7 +88,7 @@ def raise_if_ended(error: Exception) -> None:
 def ending_on_sigterm(leave: Callable[[], None] = lambda: None) -> Iterator[None]:
     """While the block runs, SIGTERM raises `SystemExit` in the main thread: docker, Kubernetes and systemd ask so.
 
-    A block that has not ended after 4 s waits for a server that does not answer, and the program ends: what a job
+    A block that has not ended after 3.5 s waits for a server that does not answer, and the program ends: what a job
     staged is then left to a later one, as after `kill -9`. `leave` is called before, and when SIGTERM has ended the
     block: for what threads that are left behind still do. Not for Ctrl-C or `sys.exit`, which a caller may catch,
     as a notebook does, while other threads go on with their jobs.

@@ -1,16 +1,27 @@
-"""A TCP relay on 127.0.0.1, whose network a test may cut: connections break, and new ones are refused."""
+"""A TCP relay on 127.0.0.1, whose network a test may cut: connections break, and new ones are refused.
+
+Or it falls silent: nothing breaks and nothing is answered, as with a server that is stopped.
+"""
 
 import socket
 import threading
+from collections.abc import Callable
 
 __all__ = ["Relay"]
 
 
 class Relay:
-    """Passes bytes between those who connect to `port` and `to`, until `end`."""
+    """Passes bytes between those who connect to `port` and `to`, until `end`.
 
-    def __init__(self, to: tuple[str, int]) -> None:
+    `last`: once a client has sent these bytes, nothing passes any more, in any connection, until `speak`.
+    """
+
+    def __init__(self, to: tuple[str, int], last: bytes = b"") -> None:
         self._to = to
+        self._last = last
+        self.silent = threading.Event()
+        self._speaks = threading.Event()
+        self._speaks.set()
         self._sides: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._open(0)
@@ -31,7 +42,13 @@ class Relay:
     def mend(self) -> None:
         self._open(self.port)
 
+    def speak(self) -> None:
+        """Pass on what has come meanwhile, and all that comes."""
+        self._last = b""
+        self._speaks.set()
+
     def end(self) -> None:
+        self.speak()
         if self._listening.fileno() >= 0:
             self.cut()
 
@@ -53,18 +70,30 @@ class Relay:
                 near.close()
                 continue
             self._sides += (near, far)
-            for source, sink in ((near, far), (far, near)):
+            for source, sink, hears in ((near, far, self._hear), (far, near, self._wait)):
                 thread = threading.Thread(
-                    target=carry, args=(source, sink), name="relay", daemon=True
+                    target=carry, args=(source, sink, hears), name="relay", daemon=True
                 )
                 self._threads.append(thread)
                 thread.start()
 
+    def _hear(self, data: bytes) -> None:
+        if self._last and self._last in data:
+            self._speaks.clear()
+            self.silent.set()
+        self._speaks.wait()
 
-def carry(source: socket.socket, sink: socket.socket) -> None:
+    def _wait(self, _data: bytes) -> None:
+        self._speaks.wait()
+
+
+def carry(
+    source: socket.socket, sink: socket.socket, hears: Callable[[bytes], None] = lambda _: None
+) -> None:
     """Pass all bytes on, to the end; then `sink` hears of it, and `source` is closed."""
     try:
         while data := source.recv(65_536):
+            hears(data)
             sink.sendall(data)
     except OSError:
         pass  # one of them is gone
