@@ -304,8 +304,6 @@ class ChannelTurns(ABC):
         finally:
             with self._changed:
                 self._changed.notify_all()
-            run.storing.ask()
-            run.reading.ask()
 
     def _end_of(
         self,

@@ -343,6 +343,27 @@ def test_a_range_without_rows_of_any_table_has_its_checkpoint(make: Make) -> Non
     assert shop.at == 251
 
 
+def test_the_source_is_not_looked_at_for_each_table_that_was_processed(make: Make) -> None:
+    """A look costs what the tunnel has tables: one for each of them would be quadratic."""
+    names = [f"t{number}" for number in range(40)]
+    log = Log(mixed(names, len(names)))
+    shop, copy = make(log), Copy(log)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    def process(delivery: Delivery) -> None:
+        copy.process(delivery)
+        begun.wait(0.02)  # for a look of the table before
+
+    begun, log.at_end = threading.Event(), look
+    shop.tunnel.consume(process, drained=True)
+    assert copy.is_whole()
+    assert looks < len(names) / 2
+
+
 def test_a_table_is_added_while_a_range_is_out(make: Make) -> None:
     log = Log([*mixed(["a", "b"], 400)], ["a"])
     shop = make(log, maxRowsPerTrigger="100")

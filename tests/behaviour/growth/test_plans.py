@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import spark_channel
-from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.postgresql import PostgresReader
+from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.plan import plan_replication
 from spark_channel.replication.table_run import RunSettings
@@ -128,3 +130,36 @@ def test_a_look_at_many_tables_of_a_replication_asks_for_them_together(
     assert dry[many]["reader"] - dry[few]["reader"] == more, "a look at the first rows of each"
     # The highest value of each, and what the groups have.
     assert runs["incremental", many] - runs["full", many] <= 1.5 * many, runs
+
+
+def test_what_looks_many_tables_up_is_never_compiled(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a hundred tables, the server's estimates are above its `jit_above_cost`."""
+    server, settings = postgres_server, []
+    run = PgSession.rows
+
+    def noted(session: Any, sql: str) -> Any:
+        if "AS asked (" in sql:
+            settings.append(session.value("SELECT current_setting('jit')"))
+        return run(session, sql)
+
+    server.psql("CREATE SCHEMA looked")
+    _small_tables(server, 3)
+    monkeypatch.setattr(PgSession, "rows", noted)
+    file = {
+        "source": server.login,
+        "target": {**server.login, "currentSchema": "looked"},
+        "streams": {"looks.*": {}},
+        "parallel": 1,
+    }
+    try:
+        assert spark_channel.replicate(None, file).exit_code == 0
+        reader, _ = load_reader({**server.login, "dbtable": "looks.t1"})
+        assert isinstance(reader, PostgresReader)
+        assert reader.definitions([reader])[0] is not None
+        reader.look_up(["looks.t1"])
+    finally:
+        server.psql("SET client_min_messages = error; DROP SCHEMA looks, looked CASCADE")
+    assert len(settings) >= 4
+    assert {*settings} == {"off"}

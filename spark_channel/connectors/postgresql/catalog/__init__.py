@@ -2,6 +2,7 @@
 
 from spark_channel.connectors.postgresql.catalog.slots import kept_bytes, retained_logs
 from spark_channel.connectors.postgresql.catalog.tables import (
+    LOOKS_UP_MANY,
     Part,
     PartReader,
     PgColumn,
@@ -18,6 +19,7 @@ from spark_channel.connectors.postgresql.catalog.tables import (
 from spark_channel.connectors.postgresql.catalog.transactions import oldest_of, table_sql
 
 __all__ = [
+    "LOOKS_UP_MANY",
     "Part",
     "PartReader",
     "PgColumn",

@@ -16,6 +16,7 @@ from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
 
 __all__ = [
+    "LOOKS_UP_MANY",
     "Part",
     "PartReader",
     "PgColumn",
@@ -167,6 +168,10 @@ SELECT CASE WHEN pg_table_is_visible(c.oid) THEN c.relname::text ELSE n.nspname 
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 ORDER BY 1 LIMIT 21
+"""
+LOOKS_UP_MANY = "SET LOCAL jit = off"
+"""Begins a transaction that looks many tables up. The server takes the statement for an expensive one, and would spend
+seconds on compiling it, from about a hundred tables on.
 """
 _TABLES = "tables"
 _PLAIN = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_]*)\.)?([A-Za-z_][A-Za-z0-9_]*)")

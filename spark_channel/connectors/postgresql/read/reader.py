@@ -25,6 +25,7 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.postgresql.catalog import (
+    LOOKS_UP_MANY,
     Part,
     PgColumn,
     PgTable,
@@ -436,7 +437,7 @@ class PostgresReader(SqlReader):
         names = [cast(PostgresReader, reader).options.dbtable or "" for reader in readers]
         with self.connect("plan") as session:
             assert isinstance(session, PgSession)
-            with session.transaction():
+            with session.transaction("", LOOKS_UP_MANY):
                 rows = find_rows(session, names)
                 tables = [None if row is None else described(*row) for row in rows]
                 definitions = iter(
@@ -445,7 +446,7 @@ class PostgresReader(SqlReader):
         return [None if table is None else next(definitions) for table in tables]
 
     def look_up(self, names: Sequence[str]) -> None:
-        with self.connect("plan") as session, session.transaction():
+        with self.connect("plan") as session, session.transaction("", LOOKS_UP_MANY):
             look_up(session, names)
 
     @property

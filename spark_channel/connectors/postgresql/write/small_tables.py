@@ -21,7 +21,12 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.small_tables import ReadTable, SmallTable
-from spark_channel.connectors.postgresql.catalog import PgTable, described, find_rows
+from spark_channel.connectors.postgresql.catalog import (
+    LOOKS_UP_MANY,
+    PgTable,
+    described,
+    find_rows,
+)
 from spark_channel.connectors.postgresql.definition import defined
 from spark_channel.connectors.postgresql.failures import is_gone
 from spark_channel.connectors.postgresql.read.reader import PostgresReader
@@ -101,7 +106,7 @@ class PostgresTogether(SqlTogether[PgWriteSession]):
     def look(self, tables: Sequence[SmallTable]) -> None:
         reader = self._reader  # the session that reads the rows is open then
         connect = reader.copies if reader.reaches_copies else reader.connect
-        with connect("plan") as reading, reading.transaction("", LOCK_LIMIT):
+        with connect("plan") as reading, reading.transaction("", LOCK_LIMIT, LOOKS_UP_MANY):
             names = [cast(PostgresReader, table.reader).options.dbtable or "" for table in tables]
             rows = find_rows(reading, names)
             definitions = self._definitions(reading, tables, rows)
@@ -114,7 +119,7 @@ class PostgresTogether(SqlTogether[PgWriteSession]):
             names = [
                 database_of(table.writer, PostgresDatabase).options.dbtable for table in candidates
             ]
-            with session.transaction("", LOCK_LIMIT):
+            with session.transaction("", LOCK_LIMIT, LOOKS_UP_MANY):
                 found_rows = find_rows(session, names) if names else []
                 own_definitions = self._definitions(session, candidates, found_rows)
             targets: set[str] = set()
