@@ -282,7 +282,28 @@ class IcebergState(TableState):
 
     def commit(self, change: Change) -> bool:
         with explained(self._options.dbtable, CommitError), _answered(self._options.dbtable):
-            return self._put(self._table.transaction(), change)
+            return self._put(self._transaction(), change)
+
+    def _transaction(self) -> "Transaction":
+        """Of the table with its newest snapshot alone: pyiceberg copies all that a transaction has a dozen times.
+
+        The catalog adds what is committed to the metadata that it has.
+        """
+        from pyiceberg.table import Table
+        from pyiceberg.table.refs import MAIN_BRANCH
+
+        table, metadata = self._table, self._table.metadata
+        newest = metadata.snapshot_by_name(MAIN_BRANCH)
+        snapshots = [] if newest is None else [newest]
+        few = {"snapshots": snapshots, "snapshot_log": [], "metadata_log": []}
+        return Table(
+            table.name(),
+            metadata.model_copy(update=few),
+            table.metadata_location,
+            table.io,
+            table.catalog,
+            table.config,
+        ).transaction()
 
     def _put(self, transaction: "Transaction", change: Change) -> bool:
         from pyiceberg.exceptions import CommitFailedException
@@ -339,14 +360,14 @@ class IcebergState(TableState):
 
     def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
         with explained(self._options.dbtable, TargetError):
-            transaction = self._table.transaction()
+            transaction = self._transaction()
             _add(transaction, fields)
             columns = arrow_columns(transaction.table_metadata.schema(), self._options.dbtable)
         return [columns.field(field.name) for field in fields]
 
     def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
         with explained(self._options.dbtable, CommitError):
-            transaction = self._table.transaction()
+            transaction = self._transaction()
             _add(transaction, fields)
             return self._put(transaction, replace(change, added=(), removed=()))
 

@@ -14,6 +14,8 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.claims import Follows
@@ -239,6 +241,42 @@ def test_old_jobs_are_forgotten_and_pairs_are_not(
     ]
     assert len([text for text in kept if '"kind": "job"' in text]) <= 4
     assert len([text for text in kept if '"kind": "txn"' in text]) == 1
+
+
+def test_a_commit_copies_the_newest_snapshot_and_the_table_keeps_all(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyiceberg copies the metadata of a transaction each time that it asks for them."""
+    for number in range(5):
+        write(tmp_path, numbers(number))
+    before = catalog.load_table("shop.t")
+    oldest = before.metadata.snapshots[0].snapshot_id
+    with before.manage_snapshots() as tags:
+        tags.create_tag(oldest, "first")
+    copies: list[int] = []
+    metadata_of = Transaction.table_metadata.fget
+    assert metadata_of is not None
+
+    def counted(transaction: Transaction) -> TableMetadata:
+        metadata = metadata_of(transaction)
+        copies.append(len(metadata.snapshots))
+        return metadata
+
+    monkeypatch.setattr(Transaction, "table_metadata", property(counted))
+    more = pa.table({"id": pa.array([5], pa.int64()), "s": ["five"]})
+    write(tmp_path, more, onSchemaChange="evolve")
+    write(tmp_path, numbers(6), overwrite=True)
+    monkeypatch.undo()
+    assert copies
+    assert max(copies) == 1
+    after = catalog.load_table("shop.t")
+    snapshots = [each.snapshot_id for each in after.metadata.snapshots]
+    assert snapshots[:5] == [each.snapshot_id for each in before.metadata.snapshots]
+    assert [each.snapshot_id for each in after.history()] == snapshots
+    assert after.metadata.refs["first"].snapshot_id == oldest
+    assert len(after.metadata.metadata_log) > len(before.metadata.metadata_log)
+    assert read(tmp_path, snapshotId=oldest)["id"].to_pylist() == [0]
+    assert _rows(catalog, "id", "s") == [(6, None)]
 
 
 def test_partitions_by_a_transform_are_refused(tmp_path: Path, catalog: Catalog) -> None:
