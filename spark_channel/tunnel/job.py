@@ -120,8 +120,11 @@ class ConsumerJob:
         if not failed:
             self._counters.wrote(rows, nbytes)
 
-    def end(self, error: BaseException | None) -> None:
-        """Report the end, within 2 s. The text of another program's error may have values of rows, and is left out."""
+    def end(self, error: BaseException | None, seconds: float = _END_SECONDS) -> None:
+        """Report the end, within 2 s, or `seconds` where that is less.
+
+        The text of another program's error may have values of rows, and is left out.
+        """
         with self._wake:
             if isinstance(error, ChannelError):
                 self._error = str(error)
@@ -129,7 +132,7 @@ class ConsumerJob:
                 self._error = f"{type(error).__name__}; the program's log has the rest"
             self._ended = True
             self._wake.notify_all()
-        until = SYSTEM_CLOCK.now() + _END_SECONDS
+        until = SYSTEM_CLOCK.now() + min(_END_SECONDS, seconds)
         for thread in self._threads:
             thread.join(max(0.0, until - SYSTEM_CLOCK.now()))
 

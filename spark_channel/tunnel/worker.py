@@ -62,6 +62,13 @@ _FOREVER = 1e8
 """The same for one that has no end: three years."""
 _LEAVE_SECONDS = 3.0
 """How long the end waits for all reads that hang in the source: they are daemons, and left behind."""
+_CHECKPOINT_SECONDS = 2.0
+_HURRIED_READS_SECONDS = 1.5
+_HURRIED_SECONDS = 3.5
+_REPORT_SECONDS = 0.5
+"""After SIGTERM: how long the checkpoints of processed ranges may take, then the reads, all that hangs together, and at
+least the report. A store that took all of the first has none of the last, so that 4 s end a client that processes
+nothing."""
 
 
 class TunnelWorker(ChannelTurns):
@@ -149,6 +156,8 @@ class TunnelWorker(ChannelTurns):
         self._idle_runs: set[str] = set()
         self._over = False
         self._hurried = False
+        self._leave_by = 0.0
+        """When a client that SIGTERM ends leaves behind what hangs."""
         self._error: BaseException | None = None
         self._parked_by: BaseException | None = None
 
@@ -181,7 +190,11 @@ class TunnelWorker(ChannelTurns):
                 try:
                     self._leave()
                 finally:
-                    self._job.end(self._error)
+                    if self._hurried:
+                        left = max(_REPORT_SECONDS, self._leave_by - self._clock.now())
+                        self._job.end(self._error, left)
+                    else:
+                        self._job.end(self._error)
         if self._error is not None:
             raise self._error
         if sigterm.came:
@@ -540,11 +553,14 @@ class TunnelWorker(ChannelTurns):
         for run in idle:
             self._shut(run)
         if busy:
-            self._call_at_end(lambda: self._release([run.id for run in idle]))
+            wait = self._begin_at_end(lambda: self._release([run.id for run in idle]))
             self._await(busy)
+            wait(_CHECKPOINT_SECONDS)
         stuck = [run for run in busy if run.is_busy()]
-        until = self._clock.now() + _LEAVE_SECONDS
-        self._turns.close(_LEAVE_SECONDS)
+        began = self._clock.now()
+        self._leave_by = began + _HURRIED_SECONDS
+        until = began + (_HURRIED_READS_SECONDS if self._hurried else _LEAVE_SECONDS)
+        self._turns.close(until - began)
         self._calls.close(max(0.0, until - self._clock.now()))
         self._pool.close(0.0 if stuck else max(0.0, until - self._clock.now()))
         if stuck:
@@ -556,22 +572,30 @@ class TunnelWorker(ChannelTurns):
         for run in list(self._runs.values()):
             self._shut(run)
         self._stream.feed.rest(ends=True)
-        self._call_at_end(self._client.close)
+        began = self._clock.now()
+        self._begin_at_end(self._client.close)(self._leave_by - _REPORT_SECONDS - began)
 
-    def _call_at_end(self, call: Callable[[], object]) -> None:
-        """Call the store; a client that SIGTERM ends leaves behind a store that does not answer for 3 s."""
+    def _begin_at_end(self, call: Callable[[], object]) -> Callable[[float], None]:
+        """Call the store. A client that SIGTERM ends calls it in a thread, and leaves that behind when the store does
+        not answer: what is returned waits for so many seconds since now."""
         if not self._hurried:
             call()
-            return
+            return lambda _: None
         thread = threading.Thread(target=call, name="spark-channel-tunnel-end", daemon=True)
+        began = self._clock.now()
         thread.start()
-        thread.join(0.0 if self._is_store_silent else _LEAVE_SECONDS)
-        if thread.is_alive() and not self._is_store_silent:
-            self._is_store_silent = True
-            _log.warning(
-                "the store of tunnel %s does not answer: the channels come free after heartbeatTimeout",
-                self._record.name,
-            )
+
+        def wait(seconds: float) -> None:
+            left = max(0.0, began + seconds - self._clock.now())
+            thread.join(0.0 if self._is_store_silent else left)
+            if thread.is_alive() and not self._is_store_silent:
+                self._is_store_silent = True
+                _log.warning(
+                    "the store of tunnel %s does not answer: the channels come free after heartbeatTimeout",
+                    self._record.name,
+                )
+
+        return wait
 
     def _release(self, channels: Collection[str]) -> None:
         try:
@@ -580,12 +604,14 @@ class TunnelWorker(ChannelTurns):
             _log.warning("%s; the channels come free at the end", error)
 
     def _await(self, busy: Collection[ChannelRun]) -> None:
-        """Until these ranges are processed and checkpointed; after SIGTERM for as long as the grace lasts.
+        """Until these ranges are processed and checkpointed; after SIGTERM for as long as the grace lasts, of which
+        checkpoints alone have 2 s.
 
         A shared limit that does not answer gives no more rows: what waits for it then is delivered again.
         """
         began = self._clock.now()
         silent_since: float | None = None
+        processed_at: float | None = None
         with self._changed:
             while any(not run.closed and run.is_at_hand() for run in busy):
                 processing = any(run.is_busy() for run in busy)
@@ -593,11 +619,14 @@ class TunnelWorker(ChannelTurns):
                     return  # a checkpoint that is not answered: the range is delivered again
                 seconds_left = None
                 if self._hurried or not processing:
-                    seconds_left = began + self._stream.options.shutdown_grace - self._clock.now()
+                    now = self._clock.now()
+                    seconds_left = began + self._stream.options.shutdown_grace - now
+                    processed_at = None if processing else processed_at or now
+                    if self._hurried and processed_at is not None:
+                        seconds_left = min(seconds_left, processed_at + _CHECKPOINT_SECONDS - now)
                     if seconds_left <= 0:
                         break
                     if self._hurried and self._lease is not None:
-                        now = self._clock.now()
                         if not self._lease.is_silent:
                             silent_since = None
                         elif silent_since is None:
