@@ -303,7 +303,8 @@ class DuckdbDialect(Dialect):
             ):
                 same = f"lower(schema_name) = lower({text_literal(schema)})"
                 rows = session.rows(
-                    f"SELECT schema_name, {column} FROM {of_catalog(session, function)} WHERE {_MINE} AND {same} "  # noqa: S608 - quoted
+                    f"SELECT database_name, schema_name, {column} FROM {of_catalog(session, function)} "  # noqa: S608 - quoted
+                    f"WHERE {_MINE} AND {same} "
                     f"AND lower({column}) = lower({text_literal(name)})"
                 )
                 if rows:
@@ -314,7 +315,9 @@ class DuckdbDialect(Dialect):
         pairs = ", ".join(
             f"({text_literal(schema)}, {text_literal(name)})" for schema, name in names
         )
-        return f"AND (schema_name, table_name) IN ({pairs})"
+        texts = ", ".join({text_literal(name): "" for _, name in names})
+        # By the pairs alone DuckDB lists all tables (findings/duckdb-catalog-functions-list-all.sh).
+        return f"AND table_name IN ({texts}) AND (schema_name, table_name) IN ({pairs})"
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(
@@ -326,13 +329,16 @@ class DuckdbDialect(Dialect):
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         return tuple(Column(str(row[0]), str(row[1])) for row in session.rows(f"DESCRIBE {query}"))
 
-    def _described(self, session: Session, schema: str, name: str, *, is_view: bool) -> DuckdbTable:
+    def _described(
+        self, session: Session, database: str, schema: str, name: str, *, is_view: bool
+    ) -> DuckdbTable:
         if is_view:
             query = f"SELECT * FROM {self.quoted(schema)}.{self.quoted(name)}"  # noqa: S608 - quoted
             return DuckdbTable(schema, name, self.describe(session, query), True)
+        table = ".".join(map(self.quoted, (database, schema, name)))  # a temporary one may hide it
         rows = session.rows(
-            "SELECT column_name, data_type, NOT is_nullable, column_default IS NOT NULL "  # noqa: S608 - quoted
-            f"FROM {of_catalog(session, 'duckdb_columns')} {in_table(schema, name)} ORDER BY column_index"
+            'SELECT name, type, "notnull", dflt_value IS NOT NULL '  # noqa: S608 - quoted
+            f"FROM pragma_table_info({text_literal(table)}) ORDER BY cid"
         )
         columns = tuple(
             Column(str(column_name), str(kind), bool(needed), bool(filled))
@@ -346,7 +352,7 @@ class DuckdbDialect(Dialect):
                 replace(column, generated=self._is_generated(column, str(statement)))
                 for column in columns
             )
-        return DuckdbTable(schema, name, columns, False, *_unique(session, schema, name))
+        return DuckdbTable(schema, name, columns, False, *_unique(session, table, schema, name))
 
     def _is_generated(self, column: Column, statement: str) -> bool:
         """By its table's CREATE TABLE, as DuckDB writes it: the catalog of 1.4 does not say so."""
@@ -451,20 +457,31 @@ def in_table(schema: str, name: str) -> str:
 
 
 def _unique(
-    session: Session, schema: str, name: str
+    session: Session, table: str, schema: str, name: str
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """Column sets that are held unique, and which of them is the primary key."""
-    rows = session.rows(
-        f"SELECT constraint_type, constraint_column_names FROM {of_catalog(session, 'duckdb_constraints')} "  # noqa: S608 - quoted
-        f"{in_table(schema, name)} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
-    )
-    unique = [tuple(str(column) for column in columns) for _, columns in rows]
-    primary = unique[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
+    """Column sets that are held unique, and which of them is the primary key. `table` is the quoted name."""
+    unique, primary = _constraints(session, table, schema, name)
     indexes = session.rows(
         f"SELECT sql FROM {of_catalog(session, 'duckdb_indexes')} {in_table(schema, name)} AND is_unique"  # noqa: S608 - names are quoted
     )
     unique += [columns for (sql,) in indexes if (columns := index_columns(str(sql)))]
     return tuple(unique), primary
+
+
+def _constraints(
+    session: Session, table: str, schema: str, name: str
+) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """`_unique` without indexes. DESCRIBE finds the table by its name, and does not say which columns make one key."""
+    keys = [(str(row[0]), str(row[3])) for row in session.rows(f"DESCRIBE {table}") if row[3]]
+    if not keys or [key for _, key in keys] == ["PRI"]:
+        primary = tuple(column for column, _ in keys)
+        return [primary] if primary else [], primary
+    rows = session.rows(
+        f"SELECT constraint_type, constraint_column_names FROM {of_catalog(session, 'duckdb_constraints')} "  # noqa: S608 - quoted
+        f"{in_table(schema, name)} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
+    )
+    unique = [tuple(str(column) for column in columns) for _, columns in rows]
+    return unique, unique[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
 
 
 def index_columns(statement: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import duckdb
 import pytest
 
 from spark_channel.connectors import load_reader
+from spark_channel.connectors.duckdb.dialect import DuckdbDialect
 from spark_channel.connectors.duckdb.session import DuckdbSession
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.postgresql.catalog.tables import _FIND
@@ -145,6 +146,70 @@ def test_duckdb_finds_the_tables_that_are_named(tmp_path: Path) -> None:
     reader, _ = load_reader({"url": f"duckdb:{path}", "dbtable": "any"})
     assert _names(reader.named_tables(["main.t1", "main.t.3'", "main.none"])) == ["t.3'", "t1"]
     assert len(reader.tables()) == 3
+
+
+@pytest.mark.skipif(
+    duckdb.__version__ < "2", reason="it lists all"
+)
+def test_duckdb_looks_up_tables_that_are_named_in_full(tmp_path: Path) -> None:
+    """The rows that leave the catalog's function are counted, not those behind a filter."""
+    names = [("main", "t1"), ("main", "t2")]
+    counts = []
+    for tables in _SIZES:
+        with duckdb.connect(str(tmp_path / f"{tables}.duckdb")) as connection:
+            connection.execute(
+                "; ".join(f"CREATE TABLE t{number} (id INT)" for number in range(tables))
+            )
+            connection.execute(
+                "PRAGMA enable_profiling='no_output'; PRAGMA profiling_mode='detailed'"
+            )
+            rows = connection.execute(DuckdbDialect().list_tables(names)).fetchall()
+            (node,) = json.loads(connection.get_profiling_information())["operator"]
+        assert [row[1] for row in rows] == ["t1", "t2"]
+        while node["type"] != "TABLE_SCAN":
+            (node,) = node["children"]
+        counts.append(node["intermediate_rows"])
+    assert counts == [2, 2, 2]
+
+
+def test_duckdb_lists_its_constraints_for_keys_of_several_columns_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no columns: a table is described by its name, also where a temporary one has it."""
+    path = tmp_path / "t.duckdb"
+    statements = {
+        "a": ("CREATE TABLE a (id INT, v TEXT)", (), 0),
+        "b": ("CREATE TABLE b (id INT PRIMARY KEY, v TEXT)", (("id",),), 0),
+        "c": ("CREATE TABLE c (id INT PRIMARY KEY, v TEXT UNIQUE)", (("id",), ("v",)), 1),
+        "d": ("CREATE TABLE d (x INT, y INT, PRIMARY KEY (y, x))", (("y", "x"),), 1),
+    }
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("; ".join(statement for statement, _, _ in statements.values()))
+    asked: list[str] = []
+    rows = DuckdbSession.rows
+
+    def counted(session: DuckdbSession, sql: str, *args: Any) -> Any:
+        asked.append(sql)
+        return rows(session, sql, *args)
+
+    monkeypatch.setattr(DuckdbSession, "rows", counted)
+    for name, (_, unique, lists) in statements.items():
+        reader, _ = load_reader(
+            {
+                "url": f"duckdb:{path}",
+                "dbtable": name,
+                "sessionInitStatement": f"CREATE TEMP TABLE {name} (other INT)",
+            }
+        )
+        asked.clear()
+        assert isinstance(reader, SqlReader)
+        with reader.connect("plan") as session:
+            table = reader.dialect.find_table(session, name)
+        assert table is not None
+        assert table.unique == unique
+        assert [column.name for column in table.columns] != ["other"]
+        assert sum("duckdb_constraints" in sql for sql in asked) == lists, asked
+        assert not any("duckdb_columns" in sql for sql in asked)
 
 
 class _Asked:
