@@ -148,9 +148,7 @@ def test_duckdb_finds_the_tables_that_are_named(tmp_path: Path) -> None:
     assert len(reader.tables()) == 3
 
 
-@pytest.mark.skipif(
-    duckdb.__version__ < "2", reason="it lists all"
-)
+@pytest.mark.skipif(duckdb.__version__ < "2", reason="it lists all")
 def test_duckdb_looks_up_tables_that_are_named_in_full(tmp_path: Path) -> None:
     """The rows that leave the catalog's function are counted, not those behind a filter."""
     names = [("main", "t1"), ("main", "t2")]
