@@ -45,6 +45,8 @@ _LIMITED_NATIVE_PART = 1 / 4
 Under a limit, whole tasks wait for their turn."""
 _MOST_WAITING = 8
 """The most tasks that wait, however few rows they have: a lane that is free finds none of them."""
+_MOST_PAID = 64
+"""Points of a task's time that are kept: where there are more, every second one goes."""
 _MANY_BEFORE = 2
 """After so many tasks of a lane, its last one ends as slowly as these did: the target does not feel it, and what waits
 for the transfer, such as the next table, waits for little longer."""
@@ -129,9 +131,25 @@ class _InFlight:
     """What was read so far, paid or not."""
     begun: float = 0.0
     arrived_seconds: float = 0.0
+    paid_rows: int = 0
+    paid: list[tuple[int, float]] = field(default_factory=list)
+    """(rows, when they were paid), at most `_MOST_PAID` points."""
 
     def push(self, batch: pa.RecordBatch, nbytes: int) -> None:
         self.channel.push(batch, nbytes=nbytes)
+        self.paid_rows += batch.num_rows
+        if len(self.paid) == _MOST_PAID:
+            del self.paid[::2]
+        self.paid.append((self.paid_rows, SYSTEM_CLOCK.now()))
+
+    def arrived_parts(self) -> list[tuple[float, float]]:
+        """See `TaskWriter.arrived_parts`."""
+        if not self.paid_rows or self.arrived_seconds <= 0:
+            return []
+        return [
+            (rows / self.paid_rows, min(1.0, max(0.0, at - self.begun) / self.arrived_seconds))
+            for rows, at in self.paid
+        ]
 
     def turn_came(self, waits: "_LaneWaits") -> None:
         """The rows of the task before are all paid."""
@@ -399,6 +417,7 @@ class GroupTransfer:
                 drain(in_flight.channel, task_writer, steps, plan, log, counters)
                 task_writer.overlapped = lane.holds or ended >= _MANY_BEFORE
                 task_writer.arrived_seconds = in_flight.arrived_seconds
+                task_writer.arrived_parts = in_flight.arrived_parts()
                 if task_writer.spreads and task_writer.overlapped:
                     self._await_turn(in_flight, lane)
                 with counters.trace.timed("publish"):

@@ -290,6 +290,28 @@ def test_the_time_in_which_the_task_before_is_paid_is_not_the_next_ones() -> Non
     assert 0 < sum(arrived.values()) <= SYSTEM_CLOCK.now() - begun
 
 
+def test_a_target_is_told_when_the_rows_of_a_task_came(clock: VirtualClock) -> None:
+    """So that it can add them at the speeds at which they came: another task ended, and this one had its share, too."""
+    batch = pa.record_batch({"id": pa.array(range(10), pa.int64())})
+    task, long = came(clock.now(), 0.0), came(clock.now(), 0.0)
+    assert task.arrived_parts() == []
+    for _ in range(10):
+        clock.advance(0.2)
+        task.push(batch, 80)
+    for _ in range(10):
+        clock.advance(0.1)
+        task.push(batch, 80)
+    task.finish()
+    parts = task.arrived_parts()
+    assert parts[9] == pytest.approx((0.5, 2 / 3))
+    assert parts[-1] == pytest.approx((1.0, 1.0))
+    for _ in range(1_000):
+        clock.advance(0.001)
+        long.push(batch, 80)
+    long.finish()
+    assert 32 <= len(long.arrived_parts()) <= 64
+
+
 class Lane(HandoffSlot[_InFlight]):
     """Keeps the seconds of each rest, and does not rest. `blocked_after`: then the reader waits for room."""
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from spark_channel.connectors.adbc.dialect import arranged, placed
 from spark_channel.connectors.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.adbc.session import AdbcSession, is_busy
+from spark_channel.connectors.sql.pacing import Spread
 from spark_channel.connectors.sql.write.loading import Loading, RefuseRow, Rows
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
@@ -149,7 +150,7 @@ class AdbcLoader:
         pass
 
     def bring(
-        self, session: AdbcSession, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
+        self, session: AdbcSession, rows: list[pa.Table], spread: Spread, refuse: RefuseRow | None
     ) -> None:
         if not rows:
             return

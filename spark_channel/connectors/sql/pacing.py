@@ -2,15 +2,18 @@
 writes. They do no I/O; a database only says how to send a piece.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Self
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, FixedSeconds
 from spark_channel.connectors.base.health import seconds_per_row
 from spark_channel.connectors.sql.session import BatchSize
 
-__all__ = ["ReadPacer", "WritePacer", "adding_seconds", "spread_of"]
+__all__ = ["ReadPacer", "Spread", "WritePacer", "adding_seconds", "spread_of"]
 
 _FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
 _SEEN = 16
@@ -158,6 +161,22 @@ class _Pacer:
         return self._began + self._spread * self._taken / self._asked
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Over how many seconds held rows are added, and how they came: see `TaskWriter.arrived_parts`."""
+
+    seconds: float
+    parts: Sequence[tuple[float, float]] = ()
+
+
+def _time_part(parts: Sequence[tuple[float, float]], rows_part: float) -> float:
+    """The part of the time after which `rows_part` of the rows had come."""
+    index = bisect_left(parts, rows_part, key=itemgetter(0))
+    low, early = parts[index - 1] if index else (0.0, 0.0)
+    high, late = parts[index] if index < len(parts) else (1.0, 1.0)
+    return early + (late - early) * (rows_part - low) / (high - low) if high > low else late
+
+
 class WritePacer(_Pacer):
     """Paces rows that are sent to a server, or moved by it from one table to another.
 
@@ -165,6 +184,7 @@ class WritePacer(_Pacer):
     """
 
     _free_at: float | None = None
+    _parts: Sequence[tuple[float, float]] = ()
 
     @classmethod
     def moving(
@@ -173,14 +193,18 @@ class WritePacer(_Pacer):
         """For rows that the server moves, in units that `run` counts by: a piece has at least `first` of them."""
         return cls(burst_seconds, first=first, least=first, samples=_SEEN_MOVING, clock=clock)
 
-    def begin(self, rows: int, spread: float | None) -> None:
-        """Work for so many rows begins. Pieces are spread over `spread` seconds, and longer where the server is late.
+    def begin(
+        self, rows: int, spread: float | None, parts: Sequence[tuple[float, float]] = ()
+    ) -> None:
+        """Work for so many rows begins. Pieces are spread over `spread` seconds, and longer where the server is late:
+        evenly, or by `parts`, see `Spread`.
 
         None: over four times what they take. The server rests three times as long as a piece took: as it counts, at
         most four times what is usual, and half a second.
         """
         self._begin(rows)
         self._spread, self._free_at = spread or 0.0, None if spread is not None else self._began
+        self._parts = parts
 
     def sent(self, rows: int) -> None:
         """So many rows are on their way; how long the server works for them is not known."""
@@ -199,13 +223,14 @@ class WritePacer(_Pacer):
         end: int,
         *,
         spread: float | None = None,
+        parts: Sequence[tuple[float, float]] = (),
     ) -> None:
         """`work(a, b)` for ranges that cover `begin` to `end`, each when it is due; see `begin`.
 
         `work` may return the seconds that the server says it took. While pieces are late, as where the network is slow,
         they are up to four times as large, and up to twice where the network is known to be fast.
         """
-        self.begin(end - begin, spread)
+        self.begin(end - begin, spread, parts)
         at, larger = begin, 1
         while at < end:
             is_late = at > begin and not self.rest()
@@ -221,7 +246,7 @@ class WritePacer(_Pacer):
     def _due(self) -> float:
         if self._free_at is not None:
             return self._free_at
-        due = super()._due()
+        due = self._began + self._spread * _time_part(self._parts, self._taken / self._asked)
         too_late = self._clock.now() - due - max(_MOST_LATE, self._empty_seconds)
         if too_late > 0:
             self._began += too_late

@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.sql.catalog import Column, TargetTable
+from spark_channel.connectors.sql.pacing import Spread
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_loading import FileStaging
 from spark_channel.connectors.sql.write.loading import RefuseRow
@@ -252,7 +253,7 @@ class SqliteLoader:
         self._claim.is_done(session)
 
     def bring(
-        self, session: SqliteSession, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
+        self, session: SqliteSession, rows: list[pa.Table], spread: Spread, refuse: RefuseRow | None
     ) -> None:
         if refuse is not None:
             self._insert_judged(session, refuse)

@@ -222,6 +222,32 @@ def test_short_copies_that_take_long_without_rows_are_not_cut_smaller() -> None:
     assert pieces <= 50
 
 
+@pytest.mark.parametrize(
+    ("parts", "halves"),
+    [
+        ((), 0.5),
+        (((0.25, 0.5),), 2 / 3),
+        (((0.5, 0.2), (0.9, 1.0)), 0.2),
+        (((1.0, 1.0),), 0.5),
+    ],
+)
+def test_rows_are_sent_as_they_came(parts: list[tuple[float, float]], halves: float) -> None:
+    clock, at = VirtualClock(), dict[int, float]()
+
+    def send(begin: int, end: int) -> None:
+        at[begin] = clock.now()
+        clock.sleep((end - begin) * 0.00001)
+
+    pacer = WritePacer(0.001, clock=clock)
+    pacer.run(send, 0, 10_000, spread=2.0)
+    at.clear()
+    began = clock.now()
+    pacer.run(send, 0, 10_000, spread=2.0, parts=parts)
+    half = min(at[begin] for begin in at if begin >= 5_000) - began
+    assert half == pytest.approx(2.0 * halves, abs=0.05)
+    assert clock.now() - began == pytest.approx(2.0, abs=0.05)
+
+
 def test_the_rests_of_a_busy_server_are_bounded() -> None:
     """The transaction ends soon, however long a piece waits."""
     server = _Mover(0.00001)

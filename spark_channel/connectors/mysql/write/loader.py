@@ -40,6 +40,7 @@ from spark_channel.connectors.mysql.write.table_locks import (
     table_lock,
     take_over,
 )
+from spark_channel.connectors.sql.pacing import Spread
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.loading import (
@@ -63,6 +64,7 @@ __all__ = ["TASK_SECONDS", "MysqlTasks", "is_of_rows", "mysql_loading"]
 _CUT = re.compile(r"Data (?:truncated|too long) for column '(.+?)'")
 """What a server says of a text that is longer than its column."""
 
+_AT_ONCE = Spread(0.0)
 _REPLAYED_BYTES = 32 << 20
 """Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
 _LEAST_ROWS = 4_096
@@ -435,9 +437,9 @@ class MysqlLoader:
             self._merge(session, self._temporary, rows.num_rows)
         self._keep(rows)
 
-    def _send(self, rows: Rows, spread: float = 0.0) -> None:
+    def _send(self, rows: Rows, spread: Spread = _AT_ONCE) -> None:
         assert self._sender is not None
-        self._sender.load(rows, spread)
+        self._sender.load(rows, spread.seconds, spread.parts)
 
     def judge(self, session: MysqlWriteSession, rows: Rows, before: int) -> None:
         self._replayed = None  # rows that were judged are not kept
@@ -465,12 +467,12 @@ class MysqlLoader:
         self,
         session: MysqlWriteSession,
         rows: list[pa.Table],
-        spread: float,
+        spread: Spread,
         refuse: RefuseRow | None,
     ) -> None:
         session.end_when_silent()  # before the first piece: its rows are locked
         if self._temporary is not None and self._temporary.sender is not None:
-            self._insert_staged(session, self._temporary, self._claim.tally.rows, spread)
+            self._insert_staged(session, self._temporary, self._claim.tally.rows, spread.seconds)
         elif rows:
             table = pa.concat_tables(rows).combine_chunks()
             rows[:] = [table]  # the same rows, should the server end a deadlock

@@ -6,7 +6,7 @@ works for no longer than a burst at a time; else they are short ones, too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -67,12 +67,21 @@ class PacedCopy:
         self._least_rows = 1
         self._rows_per_second = math.inf
 
-    def begin(self, rows: int, spread: float, *, short_rows: int = 0) -> None:
-        """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0.
+    def begin(
+        self,
+        rows: int,
+        spread: float,
+        parts: Sequence[tuple[float, float]] = (),
+        *,
+        short_rows: int = 0,
+    ) -> None:
+        """`rows` are sent over `spread` seconds, evenly or by `parts` of it, see `Spread`; `short_rows`: by short COPYs
+        of so many rows at most, or 0.
 
         They have more where the network takes so much of one that the rows would be late.
         """
-        self._pacer.begin(rows, max(spread / 2, spread - self._way))  # the last COPY ends in time
+        # The last COPY ends in time.
+        self._pacer.begin(rows, max(spread / 2, spread - self._way), parts)
         self._rows_per_second = rows / spread if spread else math.inf
         self._least_rows = _due_in(_SHORT_WAYS * self._way, rows, spread) if spread else 1
         most = max(_SHORT_ROWS, _due_in(_SHORT_SECONDS, rows, spread))

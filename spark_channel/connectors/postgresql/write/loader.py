@@ -45,6 +45,7 @@ from spark_channel.connectors.postgresql.write.staging import (
     drop_stage,
     stage_columns,
 )
+from spark_channel.connectors.sql.pacing import Spread
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_session, retry
 from spark_channel.connectors.sql.write.loading import (
@@ -241,11 +242,12 @@ class Copier:
         schema: str,
         table: str,
         tables: list[pa.Table],
-        spread: float,
+        spread: Spread,
     ) -> None:
         """In pieces."""
         paced, count = self._paced(session), sum(rows.num_rows for rows in tables)
-        paced.begin(count, spread, short_rows=max(_LEAST_PIECE, count // _LEAST_PIECES))
+        short_rows = max(_LEAST_PIECE, count // _LEAST_PIECES)
+        paced.begin(count, spread.seconds, spread.parts, short_rows=short_rows)
         for rows in tables:
             paced.copy(session, schema, table, rows, self.encoded)
 
@@ -493,7 +495,11 @@ class PostgresHeldLoader:
         session.begin("ISOLATION LEVEL READ COMMITTED", END_WHEN_SILENT)
 
     def bring(
-        self, session: PgWriteSession, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
+        self,
+        session: PgWriteSession,
+        rows: list[pa.Table],
+        spread: Spread,
+        refuse: RefuseRow | None,
     ) -> None:
         plan, staging = _plan(self._claim), self._staging
         if not staging.is_made and self._is_plain:

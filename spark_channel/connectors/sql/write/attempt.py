@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, TaskWriter
-from spark_channel.connectors.sql.pacing import adding_seconds, spread_of
+from spark_channel.connectors.sql.pacing import Spread, adding_seconds, spread_of
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
@@ -195,14 +195,16 @@ class TaskAttempt(TaskWriter, Generic[S]):
 
     def _finished(self) -> dict[str, Any]:
         took = max(self.arrived_seconds, self._clock.now() - self._came_at)
-        spread = 0.0
+        spread = Spread(0.0)
         if self._loading.is_paced:
             options, tally = self._database.options, self._tally
             room = min(
                 options.capacity_rows / max(1, tally.rows),
                 options.capacity_bytes / max(1, tally.nbytes),
             )
-            spread = adding_seconds(took, room, overlapped=self.overlapped)
+            seconds = adding_seconds(took, room, overlapped=self.overlapped)
+            # What is added much faster than it came is added evenly.
+            spread = Spread(seconds, self.arrived_parts if seconds > took / 2 else ())
         try:
             return self._policy.finish(_Ending(self.tolerant, self.refused, spread))
         except Exception as error:
@@ -232,8 +234,8 @@ class _Ending:
 
     judged: bool
     refuse: RefuseRow | None
-    spread: float
-    """Seconds over which held rows may be brought into the table."""
+    spread: Spread
+    """Of held rows that are brought into the table."""
 
 
 class _Policy(Protocol):

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.pacing import Spread
 from spark_channel.connectors.sql.session import BoundSession, S
 from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.errors import ChannelError, TargetError
@@ -100,7 +101,7 @@ class HeldLoader(Loader[_S_contra], Protocol[_S_contra]):
     """Its transaction begins when all rows have come."""
 
     def bring(
-        self, session: _S_contra, rows: list[pa.Table], spread: float, refuse: RefuseRow | None
+        self, session: _S_contra, rows: list[pa.Table], spread: Spread, refuse: RefuseRow | None
     ) -> None:
         """Bring the rows that were held in memory, or staged, into the table.
 
