@@ -70,7 +70,7 @@ class NativeRows:
     types: tuple[Any, ...]
 
 
-def native_batch(data: bytes, bounds: Any) -> pa.RecordBatch:
+def native_batch(data: bytes | memoryview, bounds: Any) -> pa.RecordBatch:
     """The rows that lie in `data` between each two neighbours of `bounds` (int64); copies nothing."""
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     rows = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers, null_count=0)

@@ -16,7 +16,7 @@ import pytest
 from pymysql.protocol import MysqlPacket
 
 from spark_channel.connectors.base.feed import change_schema
-from spark_channel.connectors.mysql.session.protocol import field_batches
+from spark_channel.connectors.mysql.session.protocol import field_batches, line_batches
 from spark_channel.connectors.postgresql.copy.row_bounds import row_bounds
 from spark_channel.connectors.postgresql.log.columns import LogColumn
 from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
@@ -175,7 +175,10 @@ class _Connection:
 
 def _fields(head: list[bytes], rows: bytes) -> int:
     batches = field_batches(_Connection(head, rows), "SELECT", 3, 1 << 20)
-    return sum(len(fields[0]) for fields in batches)
+    count = sum(len(fields[0]) for fields in batches)
+    lines = line_batches(_Connection(head, rows), "SELECT", 3, 1 << 20)
+    assert sum(len(bounds) - 1 for _, bounds in lines) == count
+    return count
 
 
 def test_the_result_that_is_changed_has_rows() -> None:

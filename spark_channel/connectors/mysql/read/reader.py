@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, cast
 
-from spark_channel.connectors.base.contract import ColumnFact, Reader
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import ColumnFact, NativeRows, Reader
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts
 from spark_channel.connectors.base.health import Health
@@ -21,9 +23,11 @@ from spark_channel.connectors.mysql.health import MysqlHealth
 from spark_channel.connectors.mysql.options import MysqlReadOptions, address_of
 from spark_channel.connectors.mysql.read.splitter import MysqlSplitter
 from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_short, quoted
+from spark_channel.connectors.mysql.types import SYSTEM, native_types
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
+from spark_channel.connectors.sql.read.splits import split_conditions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.options import ReadOptions
@@ -39,6 +43,7 @@ class MysqlReader(SqlReader):
     """See `SqlReader`."""
 
     Options: ClassVar[type[ReadOptions]] = MysqlReadOptions
+    native_system = SYSTEM
     Splitter = MysqlSplitter
     options: MysqlReadOptions
     dialect: MysqlDialect
@@ -175,6 +180,45 @@ class MysqlReader(SqlReader):
             blind = replace(table, unique=(), primary=(), loose=(), keys=(), indexes=())
             return replace(source, table=blind)
         return source
+
+    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
+        native = self._native()
+        self.no_native = native if isinstance(native, str) else ""
+        return None if isinstance(native, str) else native
+
+    def _native(self) -> NativeRows | str:
+        """The native rows, or why the reader has none."""
+        source, options = self._source, self.options
+        if source is None or source.table is None or source.table.is_view:
+            return "they are not those of a table"
+        if options.custom_schema is not None:
+            return "option 'customSchema' is set"
+        for name in ("timestamps_as", "floats_as", "zero_dates"):
+            if name in options.model_fields_set:
+                value, field = getattr(options, name), type(options).model_fields[name]
+                if value != field.default:
+                    return f"option {field.alias!r} is {value}"
+        if self.statement_seconds is not None:
+            return "a limit, or option 'statementSeconds', needs the keys of the rows"
+        columns = [source.about(column.name) for column in source.columns]
+        types = native_types(column for column in columns if column is not None)
+        if types is None:
+            return "a column has a type whose bytes are no text"
+        return NativeRows(SYSTEM, source.schema, types)
+
+    def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
+        return self._as_native(session, split) if self.native else super().rows(session, split)
+
+    def _as_native(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, as the lines of LOAD DATA."""
+        source = self.known(session)
+        columns = [column.expression for column in source.columns]
+        sql = source.sql(columns, split_conditions(source, split))
+        try:
+            yield from cast(MysqlSession, session).lines(sql, self.batch_size(split))
+            self.check_same(session, source)
+        except ChannelError as error:
+            raise self.ended(session, source, split, error) from error.__cause__
 
     def resource_mark(self, split: Split) -> str | None:
         return address_of(self.options).host

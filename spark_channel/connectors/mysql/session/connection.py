@@ -4,14 +4,15 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.contract import native_batch
 from spark_channel.connectors.base.open_sessions import note_open
 from spark_channel.connectors.base.overlap import FreeConnections
 from spark_channel.connectors.base.server_url import is_of_this_machine
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 
+_T = TypeVar("_T")
 _AWAY = frozenset(
     {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
 )
@@ -373,20 +375,32 @@ class MysqlSession(BoundSession):
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""
-        import pymysql
-
         from spark_channel.connectors.mysql.session.protocol import field_batches
+
+        for fields in self._results(field_batches, sql, size):
+            names = [str(number) for number in range(len(fields))]
+            yield pa.RecordBatch.from_arrays(fields, names)
+
+    def lines(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        """As `stream`, the rows as the lines that `RowSender` loads."""
+        from spark_channel.connectors.mysql.session.protocol import line_batches
+
+        for data, bounds in self._results(line_batches, sql, size):
+            yield native_batch(data, bounds)
+
+    def _results(
+        self,
+        batches: Callable[[Any, str, int, int], Iterator[_T]],
+        sql: str,
+        size: BatchSize,
+    ) -> Iterator[_T]:
+        import pymysql
 
         if self._connection is None:
             raise self._failure(f"{self.place}: the connection is closed")
         is_over = False
         try:
-            for fields in field_batches(
-                self._connection, sql, size.rows, min(size.nbytes, _BATCH_BYTES)
-            ):
-                yield pa.RecordBatch.from_arrays(
-                    fields, [str(number) for number in range(len(fields))]
-                )
+            yield from batches(self._connection, sql, size.rows, min(size.nbytes, _BATCH_BYTES))
             is_over = True
             if self._connection.warnings_left:
                 self._check_whole()

@@ -8,16 +8,16 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_respon
 import struct
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pymysql
 
-__all__ = [
-    "field_batches",
-]
+from spark_channel.connectors.mysql.types.native import END, ESCAPE, NULL_MARK, SEPARATOR
+
+__all__ = ["field_batches", "line_batches"]
 
 _CHUNK = 1 << 18
 _LARGEST_PACKET = 0xFFFFFF
@@ -36,6 +36,9 @@ _DAMAGE = (struct.error, LookupError, TypeError, ValueError, OverflowError)
 """What reading bytes raises that are something else than they should be; Arrow's errors are among these."""
 Fields = list[pa.LargeBinaryArray]
 Places = npt.NDArray[np.int64]
+Octets = npt.NDArray[np.uint8]
+_T = TypeVar("_T")
+_Field = tuple[Places, Places, npt.NDArray[np.bool_] | None]
 
 
 def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) -> Iterator[Fields]:
@@ -46,8 +49,25 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
     early end the connection is good for nothing but to be abandoned. After the last batch, `connection.warnings_left`
     says how many warnings the statement left.
     """
+    return _results(connection, sql, batch_rows, batch_bytes, _columns)
+
+
+def line_batches(
+    connection: Any, sql: str, batch_rows: int, batch_bytes: int
+) -> Iterator[tuple[memoryview, Places]]:
+    """As `field_batches`, as lines for LOAD DATA with `LINE_FORM`: (bytes, where lines begin and end in them)."""
+    return _results(connection, sql, batch_rows, batch_bytes, _lines)
+
+
+def _results(
+    connection: Any,
+    sql: str,
+    batch_rows: int,
+    batch_bytes: int,
+    shaped: Callable[[bytearray, Places, Places, int], _T],
+) -> Iterator[_T]:
     try:
-        yield from _batches(connection, sql, batch_rows, batch_bytes)
+        yield from _batches(connection, sql, batch_rows, batch_bytes, shaped)
     except _DAMAGE as error:
         raise pymysql.err.OperationalError(
             _MALFORMED,
@@ -55,7 +75,13 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
         ) from error
 
 
-def _batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) -> Iterator[Fields]:
+def _batches(
+    connection: Any,
+    sql: str,
+    batch_rows: int,
+    batch_bytes: int,
+    shaped: Callable[[bytearray, Places, Places, int], _T],
+) -> Iterator[_T]:
     # PyMySQL has no public way below its cursors.
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001 - PyMySQL has no public way
     first = connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
@@ -71,7 +97,7 @@ def _batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) -> It
     while not rows.ended:
         data, begins, ends = rows.take(batch_rows, batch_bytes)
         if len(begins):
-            yield _columns(data, begins, ends, width)
+            yield shaped(data, begins, ends, width)
     connection.warnings_left = rows.warnings
 
 
@@ -84,8 +110,10 @@ class _Rows:
         self.ended = False
         self.warnings = 0
 
-    def take(self, most_rows: int, most_bytes: int) -> tuple[bytes | bytearray, Places, Places]:
-        """Whole rows in one piece of memory: where each one's first field begins, and where its last one ends."""
+    def take(self, most_rows: int, most_bytes: int) -> tuple[bytearray, Places, Places]:
+        """Whole rows in one piece of memory, a head before each: where each one's first field begins, and where its
+        last one ends.
+        """
         buffer, begins, used = self._buffer, list[Places](), 0
         count = 0
         while True:
@@ -101,7 +129,7 @@ class _Rows:
                 break
             if self._is_long(used) and (long_row := self._long(used)):
                 row, self._buffer = long_row[0], buffer[long_row[1] :]
-                return row, np.array([0]), np.array([len(row)])
+                return row, np.array([_HEAD]), np.array([len(row)])
             self._more()
         self._buffer = buffer[used:]
         places = np.concatenate(begins) + _HEAD
@@ -135,8 +163,8 @@ class _Rows:
     def _is_long(self, begin: int) -> bool:
         return self._buffer[begin : begin + 3] == b"\xff\xff\xff"
 
-    def _long(self, begin: int) -> tuple[bytes, int] | None:
-        """A row of more than 16 MiB, which comes in several packets: (its bytes, where it ends)."""
+    def _long(self, begin: int) -> tuple[bytearray, int] | None:
+        """A row of more than 16 MiB, which comes in several packets: (a head and its bytes, where it ends)."""
         packets, length, first = list[tuple[int, int]](), _LARGEST_PACKET, begin
         while length == _LARGEST_PACKET:
             if begin - first > _MOST_BYTES:
@@ -149,7 +177,10 @@ class _Rows:
             begin = end
         if begin > len(self._buffer):
             return None
-        return b"".join(self._buffer[start:end] for start, end in packets), begin
+        row = bytearray(_HEAD)
+        for start, end in packets:
+            row += memoryview(self._buffer)[start:end]
+        return row, begin
 
     def _finish(self, packet: bytes, mark: int) -> None:
         self.ended = True
@@ -185,8 +216,13 @@ def _heads(buffer: bytearray, begin: int, most_rows: int) -> tuple[Places, int]:
     return heads[:count] + begin, begin + int(heads[count])
 
 
-def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) -> Fields:
-    memory, at, fields = np.frombuffer(data, np.uint8), begins, []
+def _columns(data: bytearray, begins: Places, ends: Places, width: int) -> Fields:
+    memory = np.frombuffer(data, np.uint8)
+    return [_cut(data, *field) for field in _fields(memory, begins, ends, width)]
+
+
+def _fields(memory: Octets, begins: Places, ends: Places, width: int) -> list[_Field]:
+    at, fields = begins, []
     for _ in range(width):
         start, end, null = _field(memory, at)
         fields.append((start, end, null))
@@ -194,12 +230,64 @@ def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) 
     # No length is negative: a field that ends behind its row moves the end of its row, too.
     if not np.array_equal(at, ends):
         raise ValueError("the fields of a row end elsewhere than the row")
-    return [_cut(data, *field) for field in fields]
+    return fields
 
 
-def _field(
-    memory: npt.NDArray[np.uint8], at: Places
-) -> tuple[Places, Places, npt.NDArray[np.bool_] | None]:
+def _lines(data: bytearray, begins: Places, ends: Places, width: int) -> tuple[memoryview, Places]:
+    """Made in place, where no value needs more room than it has: the head and the length of a field become what
+    separates lines and fields.
+    """
+    del data[int(ends[-1]) :]
+    data += END
+    memory = np.frombuffer(data, np.uint8)
+    fields = _fields(memory, begins, ends, width)
+    marks = [begins, *(end for _, end, _ in fields[:-1])]
+    cut, nulls = list[Places](), list[Places]()
+    for at, (start, _, null) in zip(marks, fields, strict=True):
+        if null is not None:
+            nulls.append(at[null] + 1)
+            for byte in range(1, int((start - at).max())):  # of a long length, behind its mark
+                long = at[start - at > byte] + byte
+                memory[long] = 0
+                cut.append(long)
+        memory[at] = SEPARATOR[0]
+    for byte in range(len(END)):
+        memory[begins - _HEAD + byte] = END[0]
+    bounds = np.append(begins, len(data) - 1) + 1
+    special, ours = memory - SEPARATOR[0] <= END[0] - SEPARATOR[0], len(END) + width - 1
+    if np.count_nonzero(special) == len(begins) * ours + len(END):
+        if not nulls:
+            return memoryview(data), bounds
+        special = np.empty(0, np.bool_)
+    else:  # a value has one of these bytes
+        for at in marks:
+            special[at] = False
+        for byte in range(len(END)):
+            special[bounds - 1 - byte] = False
+    return _widened(memory, bounds, np.flatnonzero(special), nulls, cut)
+
+
+def _widened(
+    memory: Octets, bounds: Places, special: Places, nulls: list[Places], cut: list[Places]
+) -> tuple[memoryview, Places]:
+    """With `ESCAPE` before each of `special`, and NULL at each of `nulls`; without the bytes `cut`."""
+    null = np.concatenate([np.empty(0, np.int64), *nulls])
+    wheres = np.concatenate([special, null, null])
+    values = np.full(len(wheres), ESCAPE[0], np.uint8)
+    values[len(wheres) - len(null) :] = NULL_MARK[0]
+    order = np.argsort(wheres, kind="stable")
+    wheres, values = wheres[order], values[order]
+    gone = np.sort(np.concatenate([np.empty(0, np.int64), *cut]))
+    if len(gone):
+        memory = np.delete(memory, gone)
+        bounds, wheres = (at - np.searchsorted(gone, at) for at in (bounds, wheres))
+    if len(wheres):
+        memory = np.insert(memory, wheres, values)
+        bounds = bounds + np.searchsorted(wheres, bounds)
+    return memory.data, bounds
+
+
+def _field(memory: Octets, at: Places) -> _Field:
     """Start and end of the field at each of `at`, and which are NULL."""
     mark = memory[at]
     length = mark.astype(np.int64)
@@ -221,7 +309,7 @@ def _field(
 
 
 def _cut(
-    data: bytes | bytearray, start: Places, end: Places, null: npt.NDArray[np.bool_] | None
+    data: bytearray, start: Places, end: Places, null: npt.NDArray[np.bool_] | None
 ) -> pa.LargeBinaryArray:
     """Fields lie apart, and Arrow's values side by side: of fields and what is between, every other one is taken."""
     rows = len(start)

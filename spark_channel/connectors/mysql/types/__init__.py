@@ -16,8 +16,17 @@ from spark_channel.connectors.mysql.types.encode import (
     load_lines,
     wider_text,
 )
+from spark_channel.connectors.mysql.types.native import (
+    LINE_FORM,
+    SYSTEM,
+    are_native,
+    native_types,
+)
 
 __all__ = [
+    "LINE_FORM",
+    "SYSTEM",
+    "are_native",
     "arrow_type",
     "assignments",
     "check_values",
@@ -28,6 +37,7 @@ __all__ = [
     "is_wide_decimal",
     "load_lines",
     "members",
+    "native_types",
     "parts",
     "selected",
     "wider_text",

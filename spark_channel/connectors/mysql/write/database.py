@@ -23,7 +23,7 @@ from spark_channel.connectors.mysql.session import (
     is_conflict,
     passes,
 )
-from spark_channel.connectors.mysql.types import parts
+from spark_channel.connectors.mysql.types import SYSTEM, are_native, parts
 from spark_channel.connectors.mysql.write.claims import claims_of
 from spark_channel.connectors.mysql.write.dialect import (
     COMMITTING_WORDS,
@@ -179,7 +179,21 @@ class MysqlDatabase(TableDatabase[MysqlWriteSession]):
             _check_key_not_required(session, target)
         is_one_pass = not has_triggers and self._is_one_pass(plan, place.table, context)
         target = with_late_instants(session, target)
-        return replace(plan, target=target, one_pass=is_one_pass)
+        is_native = self._is_native(session, plan, place.table, context)
+        return replace(plan, target=target, one_pass=is_one_pass, native=is_native)
+
+    def _is_native(
+        self, session: MysqlWriteSession, plan: SqlPlan, table: Table | None, context: WriteContext
+    ) -> bool:
+        """Whether rows come as LOAD DATA takes them."""
+        options, new = self.options, plan.new_table
+        table = new.table if table is None and new is not None else table
+        is_plain = options.write_mode != "apply" and options.duplicates == "error"
+        is_strict = options.sql_mode != "session" and not options.tolerates_dirty_rows
+        loads = session.local_infile and options.local_infile is not False
+        if context.native is None or table is None or not (is_plain and is_strict and loads):
+            return False
+        return not plan.computed and are_native(context.native, table)
 
     def _is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
         """Not where the server computes values: its warnings of them are not of the rows, and LOAD DATA only warns."""
@@ -345,6 +359,7 @@ def _traits(options: MysqlWriteOptions, server: Server) -> Traits:
     by_task = options.commit == "task" and not options.tolerates_dirty_rows
     return Traits(
         server,
+        native_system=SYSTEM,
         holds_appends=True,
         overwrite_drops=False,
         one_pass_rows=one_pass_rows(options) if options.duplicates == "error" else None,

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from spark_channel.connectors.base.contract import native_data
 from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.mysql.session import IGNORED_ROWS, MysqlWriteSession, quoted
-from spark_channel.connectors.mysql.types import assignments, insert_values, load_lines
+from spark_channel.connectors.mysql.types import LINE_FORM, assignments, insert_values, load_lines
 from spark_channel.connectors.mysql.write.merge import PIECE_SECONDS, check_affected
 from spark_channel.connectors.mysql.write.table_locks import in_turn, turns_end
 from spark_channel.connectors.sql.catalog import WriteColumn
@@ -26,6 +27,10 @@ _T = TypeVar("_T")
 _MOST_PACKET = 4 << 20
 _FILE = "spark_channel_rows"
 """What the server calls the rows of a LOAD DATA: there is no such file."""
+_FORM = (
+    "FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' LINES TERMINATED BY '\\n'"
+)
+_ZERO_ADVICE = "'zeroDates' null reads zero dates as NULL"
 _WAYS = 2
 """A LOAD DATA goes to the server and back twice."""
 _NEAR_SECONDS = 0.002
@@ -58,9 +63,12 @@ class RowSender:
         exact: bool = True,
         words: tuple[str, str] | None = None,
         cost: RowCost | None,
+        is_native: bool = False,
     ) -> None:
-        """With `cost`, which is what rows cost the server, it measures the way there and back."""
-        self._exact = exact
+        """With `cost`, which is what rows cost the server, it measures the way there and back. `is_native`: rows are
+        those of `MysqlSession.lines`.
+        """
+        self._exact, self._is_native = exact, is_native
         self._words = words
         self._session = session
         if words is not None:
@@ -70,6 +78,12 @@ class RowSender:
         self._table, self._label = table, table.replace("`", "")
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)
+        self._has_dates = any(map(_is_date, columns))
+        if is_native and self._has_dates:
+            # Zero dates arrive as they are, and are refused as where they are read as Arrow's.
+            session.execute(
+                "SET SESSION sql_mode = CONCAT(@@sql_mode, ',NO_ZERO_IN_DATE,NO_ZERO_DATE')"
+            )
         self._local = (session.local_infile if local is None else local) and words is None
         self._cost = cost
         self._way = 0.0 if cost is None else way_seconds(lambda: session.rows("SELECT 1"))
@@ -112,9 +126,15 @@ class RowSender:
                 send(begin, begin + most)
 
     def _send(self, part: Rows) -> None:
+        if self._is_native:
+            names = ", ".join(quoted(column.target) for column in self._columns)
+            self._load(map(native_data, _batches(part)), part.num_rows, LINE_FORM, f"({names})")
+            return
         if self._local:
             encode = partial(load_lines, columns=self._columns, exact=self._exact)
-            self._load(chain.from_iterable(_encoded(part, encode)), part.num_rows)
+            names, sets = assignments(self._columns, quoted)
+            lines = chain.from_iterable(_encoded(part, encode))
+            self._load(lines, part.num_rows, _FORM, f"({names}){sets}")
             return
         names = ", ".join(quoted(column.target) for column in self._columns)
         verb, ending = self._words or ("INSERT", "")
@@ -124,13 +144,11 @@ class RowSender:
         for text, rows in chain.from_iterable(_encoded(part, values)):
             self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{ending}", rows)
 
-    def _load(self, lines: Iterable[memoryview | bytes], rows: int) -> None:
-        names, sets = assignments(self._columns, quoted)
+    def _load(self, lines: Iterable[memoryview | bytes], rows: int, form: str, names: str) -> None:
         with self._session.may_send(_FILE, lines):
             self._run(
                 f"LOAD DATA LOCAL INFILE '{_FILE}' INTO TABLE {self._table} "
-                "CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' "
-                f"LINES TERMINATED BY '\\n' ({names}){sets}",
+                f"CHARACTER SET utf8mb4 {form} {names}",
                 rows,
                 ways=_WAYS,
             )
@@ -144,6 +162,8 @@ class RowSender:
         if warnings and not self._session.lenient:
             if self._words is None:
                 texts = [text for _, _, text in self._session.warnings()]
+                if self._is_native and self._has_dates:
+                    texts[2:] = [_ZERO_ADVICE]
                 raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
             if others := self._session.warnings_but_keys():
                 raise RefusedRowsError("; ".join(others))
@@ -153,7 +173,7 @@ class RowSender:
 def _encoded(rows: Rows, encode: Callable[[pa.RecordBatch], _T]) -> list[_T]:
     """What `encode` makes of each batch; it judges all values before the first row is sent."""
     pieces, before = list[_T](), 0
-    for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+    for batch in _batches(rows):
         try:
             pieces.append(encode(batch))
         except BadValueError as error:
@@ -161,6 +181,14 @@ def _encoded(rows: Rows, encode: Callable[[pa.RecordBatch], _T]) -> list[_T]:
             raise
         before += batch.num_rows
     return pieces
+
+
+def _batches(rows: Rows) -> list[pa.RecordBatch]:
+    return rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+
+
+def _is_date(column: WriteColumn) -> bool:
+    return bool(pa.types.is_date(column.kind) or pa.types.is_timestamp(column.kind))
 
 
 def _is_instant(kind: pa.DataType) -> bool:

@@ -176,6 +176,7 @@ def _sender(
         exact=options.convert == "strict",
         words=words,
         cost=database.row_cost if is_measured else None,
+        is_native=claim.plan.native,
     )
 
 

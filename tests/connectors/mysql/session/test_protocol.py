@@ -1,6 +1,8 @@
 """Rows as packets carry them, cut at any byte: each field comes out as it went in."""
 
 import io
+import random
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from spark_channel.connectors.mysql.session import protocol
-from spark_channel.connectors.mysql.session.protocol import field_batches
+from spark_channel.connectors.mysql.session.protocol import field_batches, line_batches
 
 Row = tuple[bytes | None, ...]
 END = b"\xfe\x00\x00\x02\x00"
@@ -155,3 +157,66 @@ def test_a_row_whose_fields_end_elsewhere_is_no_row() -> None:
     server._width = 1
     with pytest.raises(pymysql.err.OperationalError, match="not as MySQL's protocol has it"):
         list(field_batches(server, "SELECT", 10, 10))
+
+
+def _loaded(line: bytes, width: int) -> Row:
+    """A line as LOAD DATA takes it apart."""
+    assert line.endswith(b"\3" * 5)
+    fields, value, is_null, octets = list[bytes | None](), bytearray(), False, iter(line[:-5])
+    for octet in octets:
+        if octet == 1:
+            fields.append(None if is_null and value == b"N" else bytes(value))
+            value, is_null = bytearray(), False
+            continue
+        assert octet != 3
+        if octet == 2:
+            octet = next(octets)
+            is_null |= octet == ord("N")
+        value.append(octet)
+    fields.append(None if is_null and value == b"N" else bytes(value))
+    assert len(fields) == width
+    return tuple(fields)
+
+
+def _as_lines(rows: list[Row], piece: int, most_rows: int, most_bytes: int) -> list[Row]:
+    lines = []
+    for data, bounds in line_batches(Server(rows, END, piece), "SELECT", most_rows, most_bytes):
+        ends = bounds.tolist()
+        assert ends[-1] == len(data)
+        lines += [bytes(data[start:end]) for start, end in pairwise(ends)]
+    return [_loaded(line, len(rows[0])) for line in lines]
+
+
+def _value(chance: random.Random) -> bytes | None:
+    kind = chance.random()
+    if kind < 0.2:
+        return None
+    if kind < 0.4:
+        return bytes(chance.choices([0, 1, 2, 3, ord("N")], k=chance.randint(0, 9)))
+    if kind < 0.43:
+        return b"x" * chance.choice([250, 251, 252, 300, 65_535, 65_536])
+    return b"value %d" % chance.randint(0, 10**6)
+
+
+@pytest.mark.parametrize("number", range(200))
+def test_lines_have_the_values_of_the_rows(number: int) -> None:
+    chance = random.Random(number)
+    width = chance.randint(1, 5)
+    rows: list[Row] = [
+        tuple(_value(chance) if number % 3 else b"%d" % chance.randint(0, 99) for _ in range(width))
+        for _ in range(chance.choice([1, 10, 300]))
+    ]
+    most_rows, most_bytes = chance.choice([1, 7, 1000]), chance.choice([1, 50, 1 << 20])
+    assert _as_lines(rows, 1 << 16, most_rows, most_bytes) == rows
+
+
+def test_a_line_of_a_row_that_is_longer_than_a_packet() -> None:
+    rows: list[Row] = [(b"x", b""), (bytes((1 << 24) + 5), None), (None, b"\1")]
+    assert _as_lines(rows, 1 << 20, 1000, 1 << 20) == rows
+
+
+def test_a_line_whose_fields_end_elsewhere_is_no_line() -> None:
+    server = Server([(b"abc", b"d")], END, 1 << 20)
+    server._width = 1
+    with pytest.raises(pymysql.err.OperationalError, match="not as MySQL's protocol has it"):
+        list(line_batches(server, "SELECT", 10, 10))
