@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import pytest
 
+import spark_channel
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.duckdb.dialect import DuckdbDialect
 from spark_channel.connectors.duckdb.session import DuckdbSession
@@ -328,3 +329,32 @@ def test_a_plan_opens_a_database_file_once_whatever_the_tables_are(
         counts[tables] = opens.source, opens.target, opens.lists
     assert counts[100] == counts[10] <= (2, 2, 8), counts
     assert counts[1] <= counts[10], counts
+
+
+@pytest.mark.parametrize(
+    ("kind", "session"), [("sqlite", SqliteSession), ("duckdb", DuckdbSession)]
+)
+def test_the_names_of_all_tables_are_not_listed_for_each_new_one(
+    kind: str, session: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked for when a new index needs a name that is free."""
+    _filled(kind, tmp_path / "source", 3)
+    _filled(kind, tmp_path / "target", 1)
+    lists, rows = 0, session.rows
+
+    def counted(one: Any, sql: str, *more: Any) -> Any:
+        nonlocal lists
+        lists += sql in (
+            "SELECT name FROM sqlite_master",
+            "SELECT index_name FROM duckdb_indexes()",
+        )
+        return rows(one, sql, *more)
+
+    monkeypatch.setattr(session, "rows", counted)
+    file = {
+        "source": {"url": f"{kind}:{tmp_path}/source"},
+        "target": {"url": f"{kind}:{tmp_path}/target"},
+        "streams": {"*": {"object": "copy_{table}"}},
+    }
+    assert spark_channel.replicate(None, file).exit_code == 0
+    assert lists == 0

@@ -123,12 +123,21 @@ class TableDatabase(ABC, Generic[S]):
     ) -> "NewTable":
         from spark_channel.connectors.sql.definition import plain_new_table
 
+        names: list[Callable[[str], str]] = []
+
+        def name_of(name: str) -> str:
+            if (
+                not names
+            ):  # most tables have no index to name, and the names are those of all tables
+                names.append(free_index_names(self.dialect, session, place.schema))
+            return names[0](name)
+
         return plain_new_table(
             self.dialect,
             definition,
             rows,
             is_full=is_full,
-            name_of=free_index_names(self.dialect, session, place.schema),
+            name_of=name_of,
             table=self.dialect.indexed_table(place.name),
             is_typed=self.options.create_table_column_types is not None,
         )
