@@ -254,11 +254,10 @@ def test_a_commit_copies_the_newest_snapshot_and_the_table_keeps_all(
     with before.manage_snapshots() as tags:
         tags.create_tag(oldest, "first")
     copies: list[int] = []
-    metadata_of = Transaction.table_metadata.fget
-    assert metadata_of is not None
+    metadata_of = vars(Transaction)["table_metadata"].fget
 
     def counted(transaction: Transaction) -> TableMetadata:
-        metadata = metadata_of(transaction)
+        metadata: TableMetadata = metadata_of(transaction)
         copies.append(len(metadata.snapshots))
         return metadata
 
