@@ -4,10 +4,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import adbc_driver_postgresql
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize
+from spark_channel.connectors.postgresql.session.shared_database import _databases
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.pg import Pg
@@ -221,6 +223,37 @@ def make_typed_tables(pg: Pg, cases: list[Kept]) -> list[str]:
         )
     )
     return names
+
+
+def test_the_types_of_users_are_listed_only_where_a_result_has_one(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list has two rows for each table of the database. What is read as text needs none of it."""
+    pg.psql(
+        "CREATE TYPE mood AS ENUM ('fine', 'so so'); CREATE DOMAIN small AS int;"
+        "CREATE TYPE money2 AS (a int, b text); CREATE DOMAIN int4 AS bigint;"
+        "CREATE TABLE t (i int, a text[], m mood, ms mood[], s small, p money2, n numeric(9,2));"
+        "INSERT INTO t VALUES (1, '{x,NULL}', 'so so', '{fine}', 2, '(3,y)', 4.50);"
+        f"CREATE TYPE {pg.schema}.text AS ENUM ('own'); CREATE TABLE own (o {pg.schema}.text);"
+        "INSERT INTO own VALUES ('own')"
+    )
+    _databases.clear()
+    asked: list[str] = []
+    connect = adbc_driver_postgresql.connect
+
+    def noted(url: str, options: dict[str, str]) -> Any:
+        asked.extend(options.values())
+        return connect(url, options)
+
+    monkeypatch.setattr(adbc_driver_postgresql, "connect", noted)
+    row = {"i": 1, "a": ["x", None], "m": "so so", "ms": ["fine"], "s": 2, "p": "(3,y)"}
+    row["n"] = Decimal("4.50")
+    assert pg.read().to_pylist() == [row]
+    assert asked == ["builtin"]
+    assert pg.read(None, query="SELECT * FROM t").to_pylist() == [row]
+    assert asked == ["builtin", "server"]
+    assert pg.read("own").to_pylist() == [{"o": "own"}]
+    assert asked == ["builtin", "server", "server"], "listed again: the type may be new"
 
 
 def check_equal(pg: Pg, names: list[str]) -> None:

@@ -39,7 +39,13 @@ from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.read.asyncpg_arguments import why_not_asyncpg
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
-from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
+from spark_channel.connectors.postgresql.types import (
+    SYSTEM,
+    UNNAMED,
+    native_types,
+    own_names,
+    read_type,
+)
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.read.keyset import keyset_of
@@ -374,8 +380,10 @@ class PostgresReader(SqlReader):
         self._snapshot: str | None = None
         self._is_builtin = False
         self._why_no_copies: str | None = None
-        self._is_unknown = False
-        """Whether the source may have types that a session which was kept does not know."""
+        self._is_unknown = self._has_unknown = False
+        """Whether sessions must know the types of users; whether one that does not found a type that it cannot name,
+        and that is not read as text.
+        """
         self._long: bool | None = None
         self.part = Part()
         """The part of the table that a publication has, which its feed reads."""
@@ -385,15 +393,12 @@ class PostgresReader(SqlReader):
         return is_gone(error) or is_short(error)
 
     def connect(self, purpose: str) -> PgReadSession:
-        """The planner's knows types that were made since this process first connected.
-
-        Between the tables of a run a session is kept, which may not know them: see `schema`.
-        """
+        """One that knows PostgreSQL's own types, which is enough for nearly all tables: see `schema`."""
         if sessions.keeps and not self._is_unknown:
             return PgReadSession.lent(
                 self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
             )
-        fresh = purpose == "plan" and self._source is None
+        fresh = (purpose == "plan" and self._source is None) if self._is_unknown else None
         return PgReadSession(
             self.options,
             failure=SourceError,
@@ -415,7 +420,7 @@ class PostgresReader(SqlReader):
             if self._is_unknown or not sessions.keeps:
                 raise
         else:
-            if self._is_builtin or not sessions.keeps:
+            if self._is_unknown or not self._has_unknown:
                 return schema
         self._source, self._is_unknown = None, True
         return super().schema()
@@ -457,12 +462,13 @@ class PostgresReader(SqlReader):
     def resolve(self, session: Session) -> ReadSource:
         source = self._published(super().resolve(session))
         columns = _declared(source)
-        builtin = (
-            all(column.builtin for column in columns)
-            if source.table is not None
-            else not own_names(session)
-        )
-        self._is_builtin = builtin
+        if source.table is None:
+            self._is_builtin = not own_names(session)
+            self._has_unknown = any(column.base.startswith(UNNAMED) for column in columns)
+        else:
+            own = [column for column in columns if not column.builtin]
+            self._is_builtin = not own
+            self._has_unknown = any(read_type(column.base).cast is None for column in own)
         return source
 
     def _published(self, source: ReadSource) -> ReadSource:

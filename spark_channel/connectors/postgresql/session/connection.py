@@ -364,7 +364,8 @@ def literal_sql(value: str | int | None) -> str:
 
 
 class PgReadSession(PgSession):
-    """Used by one thread. `fresh`: it knows types that were made since this process first connected.
+    """Used by one thread. `fresh`: it knows the types of users, also those that were made since this process first
+    listed them; None = PostgreSQL's own types.
 
     Outside a transaction no query by COPY runs: the driver prepares, describes and runs it in three exchanges with the
     server, and a pooler may send each of them to another session.
@@ -384,7 +385,7 @@ class PgReadSession(PgSession):
         failure: type[ChannelError],
         purpose: str,
         settings: Mapping[str, str] | None = None,
-        fresh: bool = False,
+        fresh: bool | None = None,
     ) -> None:
         super().__init__(options, failure=failure, purpose=purpose, settings=settings)
         self._options = options

@@ -17,6 +17,10 @@ __all__ = ["BY_COPY", "SharedConnection", "SharedDatabase", "shared_database"]
 
 BY_COPY = "adbc.postgresql.use_copy"
 """Whether a statement's result comes by COPY."""
+_TYPES = "adbc.postgresql.type_resolver_mode"
+"""builtin: the driver knows PostgreSQL's own types. server: it lists those of users, too, two for each table of the
+database.
+"""
 _MOST_DATABASES = 8
 
 
@@ -28,8 +32,9 @@ class SharedDatabase:
     (https://github.com/apache/arrow-adbc/issues/4753).
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = adbc_driver_postgresql.connect(url)
+    def __init__(self, url: str, *, listed: bool) -> None:
+        types = {_TYPES: "server" if listed else "builtin"}
+        self._database = adbc_driver_postgresql.connect(url, types)
         # Reentrant: the end of a connection that was dropped may come in between.
         self.lock = threading.RLock()
 
@@ -63,28 +68,30 @@ class SharedConnection(dbapi.Connection):
             super().close()
 
 
-_databases: dict[tuple[int, str], tuple[SharedDatabase, bool]] = {}
+_databases: dict[tuple[int, str, bool], tuple[SharedDatabase, bool]] = {}
 _databases_lock = threading.Lock()
 
 
 def shared_database(
-    options: PostgresOptions, *, failure: type[ChannelError], fresh: bool
+    options: PostgresOptions, *, failure: type[ChannelError], fresh: bool | None
 ) -> tuple[SharedDatabase, bool]:
     """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
     between, which the driver's connections do not show.
 
-    One a process; `fresh` creates it again, with the present types: findings/adbc-postgresql-type-made-later.sh
+    One a process with PostgreSQL's own types (`fresh` is None), and one that lists those of users, too; `fresh` creates
+    that again, with the present types: findings/adbc-postgresql-type-made-later.sh
 
     Raises:
         failure: a setting of the server keeps the driver from knowing its types.
     """
     conninfo = options.conninfo()
-    key = (os.getpid(), conninfo)
+    listed = fresh is not None
+    key = (os.getpid(), conninfo, listed)
     with _databases_lock:
         cached = _databases.get(key)
     shared = None if fresh else cached
     if shared is None:
-        database = SharedDatabase(conninfo)
+        database = SharedDatabase(conninfo, listed=listed)
         with database.connect(autocommit=True) as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{BY_COPY: "false"})
             cursor.execute(QUOTES)
