@@ -20,6 +20,7 @@ __all__ = [
     "merge_tasks",
     "plan_channels",
     "positive",
+    "share_channels",
     "split_advice",
 ]
 
@@ -237,6 +238,19 @@ def assign_fairly(
         TaskGroup(number, tuple(sorted(dealt, key=order)), fewest + (number < one_more))
         for number, dealt in enumerate(groups)
     ]
+
+
+def share_channels(channels: int, splits: Sequence[int]) -> list[int]:
+    """Channels of each of several ranges of so many `splits`, which no task may join: at least one.
+
+    What a range with few splits leaves of its equal part, the others have.
+    """
+    shares, left = [1] * len(splits), channels
+    by_splits = sorted(range(len(splits)), key=splits.__getitem__)
+    for number, of_range in enumerate(by_splits):
+        shares[of_range] = max(1, min(splits[of_range], left // (len(splits) - number)))
+        left -= shares[of_range]
+    return shares
 
 
 def _size_order(tasks: Sequence[Task]) -> Callable[[Task], float]:

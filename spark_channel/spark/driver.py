@@ -320,8 +320,9 @@ def reach_service(
 
 def reach_for_write(
     writer: "Writer", limits: JobLimits, facts: SessionFacts, *, shared: bool
-) -> "tuple[ServiceAddress | None, StaticShare | None, int | None]":
-    """The service of a write, each task's share of its limit without it, and `maxConnections` if it has to be counted.
+) -> "tuple[ServiceAddress | None, StaticShare | None, int | None, str]":
+    """The service of a write, each task's share of its limit without it, `maxConnections` if it has to be counted, and
+    a remark to log.
 
     Without that option the server bounds the tasks that are connected at the same time: see `task_bound`, also for
     `shared`.
@@ -335,15 +336,14 @@ def reach_for_write(
     bound = task_bound(writer, tasks=slots, shared=shared) if most is None else None
     if bound is not None:
         most = bound.channels
+    remark = ""
     if most is not None and slots is not None and slots <= most:
         most = None  # so many never run at a time: they need no counting
     elif bound is not None:
-        _log.warning(
-            "%s Spark tasks write at the same time, and %d are connected to the target (%s); the others wait for "
-            "them. Option 'maxConnections' sets another number",
-            "many" if slots is None else slots,
-            bound.channels,
-            bound.reason,
+        remark = (
+            f"{'many' if slots is None else slots} Spark tasks write at the same time, and {bound.channels} are "
+            f"connected to the target ({bound.reason}); the others wait for them. Option 'maxConnections' sets another "
+            "number"
         )
     static = limits.static(slots)
     service = reach_service(
@@ -353,13 +353,13 @@ def reach_for_write(
         counts=bound is None and most is not None,
         bounds=bound is not None and most is not None,
     )
-    return service, static, most
+    return service, static, most, remark
 
 
 def channels_at_once(
     reader: "Reader", options: ReadOptions, wanted: int, facts: SessionFacts
-) -> int:
-    """How many of the `wanted` channels of a read have a task at the same time; logs why where they are fewer.
+) -> tuple[int, str]:
+    """How many of the `wanted` channels of a read have a task at the same time, and why where they are fewer.
 
     Raises:
         SourceError: the server is not reached.
@@ -373,10 +373,8 @@ def channels_at_once(
         tasks = tasks if slots is None else min(tasks, slots)
         bound = task_bound(reader, tasks=tasks, of_a_task=options.channels_per_task)
     if bound is None:
-        return wanted
-    if remark := bound.remark(wanted):
-        _log.warning(remark)
-    return min(wanted, bound.channels)
+        return wanted, ""
+    return min(wanted, bound.channels), bound.remark(wanted)
 
 
 def found_service() -> ServiceAddress | None:
@@ -393,7 +391,7 @@ def slots_now(service: ServiceAddress | None, registered: int | None) -> int | N
     A service in the driver's own Python knows what executors there are now, `registered` is what there was then.
     """
     local = _LOCAL_MASTER.search(command_of())
-    if local:
+    if local and not local.group().endswith("-cluster"):  # whose executors are processes
         return default_parallelism(command_of())
     if service is not None:
         try:

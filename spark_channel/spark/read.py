@@ -142,9 +142,11 @@ class ChannelReader(Versioned, DataSourceReader):
         tasks = merge_tasks(
             splits, reader_marks=[self._reader.resource_mark(split) for split in splits]
         )
-        channels = channels_at_once(
+        channels, remark = channels_at_once(
             self._reader, self._options, min(channels, max(1, len(tasks))), self._facts
         )
+        if remark:
+            _log.warning(remark)
         per_mark = self._options.limit_per_mark
         if per_mark:
             groups = assign_by_mark(tasks, channels, self._options.channels_per_task)

@@ -26,6 +26,7 @@ from spark_channel.planning import (
     plan_channels,
     split_advice,
 )
+from spark_channel.planning.tasks import share_channels
 from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import new_job_id
 from spark_channel.spark.driver import (
@@ -113,7 +114,7 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
         self._facts = facts
         self._positions: StreamPositions | None = None
         self._lag = LagWatch(self._source.feed.waits_seconds)
-        self._has_remarked = False
+        self._has_remarked = self._has_said_bound = False
         self._experiment = self._source.experiment
 
     @without_traceback()
@@ -146,17 +147,20 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
         ranges = self._standing().ranges(start, end)
         splits = [split for one_range in ranges for split in one_range.splits]
         self._remark(splits)
-        channels = channels_at_once(
+        channels, bounded = channels_at_once(
             self._source.reader, self._options, min(channels, max(1, len(splits))), self._facts
         )
+        if bounded and not self._has_said_bound:
+            self._has_said_bound = True
+            _log.warning(bounded)
         falls_back = limits.static(1) is not None
         service = reach_service(
             self._options, host=self._facts.driver_host, can_do_without=falls_back
         )
         slots = slots_now(service, self._facts.slots) if falls_back else None
         planned: list[tuple[TaskGroup, str]] = []
-        for one_range in ranges:
-            share = max(1, channels // len(ranges))
+        channels_of = share_channels(channels, [len(one_range.splits) for one_range in ranges])
+        for one_range, share in zip(ranges, channels_of, strict=True):
             tasks = merge_tasks(one_range.splits)
             for group in assign_fairly(tasks, share, self._options.channels_per_task):
                 planned.append(

@@ -73,14 +73,17 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
         self._writer, warnings = connector.writer_with(writer_options)
         for warning in warnings:
             _log.warning(warning)
-        self._remark = experiment_remark([(connector, writer_options)])
+        experiment = experiment_remark([(connector, writer_options)])
         self._options: WriteOptions = self._writer.options
         _refuse(self._options)
         refuse_on_stall(self._options)
         self._schema, self._lengths = as_arrow(schema), spark_text_lengths(schema)
         self._overwrite = overwrite
         limits = JobLimits.from_options(self._options).watching(self._writer)
-        self._service, static, most = reach_for_write(self._writer, limits, facts, shared=True)
+        self._service, static, most, bounded = reach_for_write(
+            self._writer, limits, facts, shared=True
+        )
+        self._remarks = [remark for remark in (experiment, bounded) if remark]
         where = describe(self._options)
         target = f"{connector.name} {where}"
         if self._service is not None:
@@ -198,8 +201,8 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if self._remark and batchId == 0:  # one line a query, though each batch has its own writer
-            _log.warning(self._remark)
+        for remark in self._remarks if batchId == 0 else ():  # each batch has its own writer
+            _log.warning(remark)
         if any(
             isinstance(message, StreamMessage) and message.misses_batches for message in messages
         ):

@@ -129,9 +129,11 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         columns: pa.Schema,
     ) -> None:
         """Show the job at the driver's service, which counts what its tasks share."""
-        service, self._static, most = reach_for_write(
+        service, self._static, most, remark = reach_for_write(
             self._writer, limits, facts, shared=any(read.servers for read in context.reads)
         )
+        if remark:
+            _log.warning(remark)
         if service is not None:
             self._job.service = service = service.for_jobs_of(self._plan.job)
         spec = write_spec(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from spark_channel.errors import OptionError
 from spark_channel.planning import Split, Task, TaskGroup, assign_fairly
+from spark_channel.planning.tasks import share_channels
 
 MARKS = st.sampled_from(["a", "b", "c", None])
 SIZES = st.none() | st.integers(0, 1000)
@@ -162,3 +163,17 @@ def test_channels_above_the_tasks_are_not_opened() -> None:
 def test_a_number_below_one_is_refused(channels: int, per_group: int) -> None:
     with pytest.raises(OptionError, match="whole number of 1 or more"):
         assign_fairly(tasks_of("---"), channels, per_group)
+
+
+@given(st.integers(1, 100), st.lists(st.integers(0, 50), max_size=20))
+def test_ranges_share_all_channels_that_have_a_split(channels: int, splits: list[int]) -> None:
+    shares = share_channels(channels, splits)
+    assert all(1 <= share <= max(1, most) for share, most in zip(shares, splits, strict=True))
+    useful = max(len(splits), min(channels, sum(max(1, most) for most in splits)))
+    assert sum(shares) == useful
+
+
+def test_a_range_of_one_split_leaves_its_part_to_the_others() -> None:
+    assert share_channels(4, [9, 1]) == [3, 1]
+    assert share_channels(12, [50, 2, 50, 1]) == [4, 2, 5, 1]
+    assert share_channels(2, [5, 5, 5]) == [1, 1, 1]
