@@ -161,10 +161,13 @@ def copy(
     ends = (source.lower(), target.lower())
     plain = all(end.startswith(_WITHOUT_NUMPY) for end in ends)
     if plain and not on_spark and not has_third_parties():
+        as_bytes = all(end.startswith("postgres") for end in ends)
+        if as_bytes:  # Arrow holds no rows, and its own allocator takes 4 MB at the start
+            os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         with left_out("numpy"):  # pyarrow imports it: a ninth of a small copy, and 13 MB
             import pyarrow  # before another module imports it
 
-            if not all(end.startswith("postgres") for end in ends):  # whose bytes pass unchanged
+            if not as_bytes:
                 import pyarrow.compute  # noqa: F401
     from spark_channel.cli.copying import CopyOptions
     from spark_channel.cli.copying import copy as copy_places

@@ -39,10 +39,10 @@ _WAITING_PART = 1 / 8
 """Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
 of one task slowly, and tasks without rows, as filters make them, must not keep the next one from being read. Under a
 limit two tasks should fit: one waits until those before it are in the target, while another one is read."""
-_NATIVE_PART = 1 / 32
-_LIMITED_NATIVE_PART = 1 / 4
-"""Native rows come in small pieces, which the target takes as they are: more of them in memory make no copy faster.
-Under a limit, whole tasks wait for their turn."""
+_UNLIMITED_PART = 1 / 8
+"""More rows in memory make no copy faster. Under a limit, whole tasks wait for their turn."""
+_NATIVE_PART = 1 / 4
+"""Native rows come in small pieces, which the target takes as they are: less of them than of others is enough."""
 _MOST_WAITING = 8
 """The most tasks that wait, however few rows they have: a lane that is free finds none of them."""
 _MOST_PAID = 64
@@ -350,10 +350,11 @@ class GroupTransfer:
             task = self._queue.popleft()
             work = self._work
             _, plan = work.target_of(task)
-            native_part = _NATIVE_PART if self._limiter is None else _LIMITED_NATIVE_PART
+            part = _UNLIMITED_PART if self._limiter is None else 1.0
+            part *= _NATIVE_PART if plan.native else 1.0
             channel = MemoryChannel(
                 work.capacity_rows,
-                max(1, round(work.capacity_bytes * (native_part if plan.native else 1))),
+                max(1, round(work.capacity_bytes * part)),
                 transaction_rows=work.transaction_rows,
                 limiter=self._limiter,
             )

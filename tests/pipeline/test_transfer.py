@@ -237,6 +237,22 @@ def test_a_task_with_rows_that_waits_for_the_target_keeps_the_next_one_from_bein
     assert begun[2].is_set()
 
 
+@pytest.mark.parametrize(("limited", "part"), [(False, 8), (True, 1)])
+def test_without_a_limit_few_rows_are_between_the_ends(
+    monkeypatch: pytest.MonkeyPatch, limited: bool, part: int
+) -> None:
+    sizes: list[int] = []
+
+    def noted(rows: int, nbytes: int, **more: Any) -> MemoryChannel:
+        sizes.append(nbytes)
+        return MemoryChannel(rows, nbytes, **more)
+
+    monkeypatch.setattr("spark_channel.pipeline.transfer.MemoryChannel", noted)
+    limiter = RateLimiter(rows_per_second=1e9) if limited else None
+    transfer(MemoryReader(batches=2), Table(), group(2, 1), limiter=limiter).run()
+    assert sizes == [(1 << 20) // part] * 2
+
+
 def test_tasks_without_rows_are_shared_by_the_lanes() -> None:
     """One lane that took them all would write them one by one, while the other has nothing to do."""
     names: dict[int, str] = {}
