@@ -29,9 +29,9 @@ def test_stores_of_one_database_ask_it_for_its_types_once(
     """A run makes several, and the driver needs as much time for the types as for five connections."""
     connect, asked = adbc_driver_postgresql.connect, list[str]()
 
-    def counted(uri: str) -> object:
+    def counted(uri: str, options: dict[str, str]) -> object:
         asked.append(uri)
-        return connect(uri)
+        return connect(uri, options)
 
     monkeypatch.setattr(adbc_driver_postgresql, "connect", counted)
     for _ in range(2):
