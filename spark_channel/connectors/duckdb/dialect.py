@@ -336,10 +336,16 @@ class DuckdbDialect(Dialect):
             query = f"SELECT * FROM {self.quoted(schema)}.{self.quoted(name)}"  # noqa: S608 - quoted
             return DuckdbTable(schema, name, self.describe(session, query), True)
         table = ".".join(map(self.quoted, (database, schema, name)))  # a temporary one may hide it
-        rows = session.rows(
-            'SELECT name, type, "notnull", dflt_value IS NOT NULL '  # noqa: S608 - quoted
-            f"FROM pragma_table_info({text_literal(table)}) ORDER BY cid"
-        )
+        if '"' in f"{database}{schema}{name}":  # DuckDB 1.4 does not find such a name by the pragma
+            rows = session.rows(
+                "SELECT column_name, data_type, NOT is_nullable, column_default IS NOT NULL "  # noqa: S608 - quoted
+                f"FROM {of_catalog(session, 'duckdb_columns')} {in_table(schema, name)} ORDER BY column_index"
+            )
+        else:
+            rows = session.rows(
+                'SELECT name, type, "notnull", dflt_value IS NOT NULL '  # noqa: S608 - quoted
+                f"FROM pragma_table_info({text_literal(table)}) ORDER BY cid"
+            )
         columns = tuple(
             Column(str(column_name), str(kind), bool(needed), bool(filled))
             for column_name, kind, needed, filled in rows

@@ -254,6 +254,14 @@ def test_other_types_are_read_and_written_as_duckdb_shows_them(duck: Duck, row: 
     assert duck.sql(f"SELECT {shown} FROM copy ORDER BY rowid") == expected
 
 
+def test_a_table_whose_name_has_quotes_and_dots_is_described(duck: Duck) -> None:
+    name = """main."a""b.c'd\""""
+    duck.sql(f"CREATE TABLE {name} (id INT PRIMARY KEY, v VARCHAR DEFAULT 'x')")
+    duck.sql(f"INSERT INTO {name} (id) VALUES (1)")
+    assert duck.read(name).to_pylist() == [{"id": 1, "v": "x"}]
+    assert duck.reader(name).primary_key() == ("id",)
+
+
 def test_an_array_of_fixed_length_is_read(duck: Duck) -> None:
     duck.sql("CREATE TABLE t (c INTEGER[2])")
     duck.sql("INSERT INTO t VALUES ([1, 2]), (NULL)")
