@@ -256,6 +256,27 @@ def test_the_types_of_users_are_listed_only_where_a_result_has_one(
     assert asked == ["builtin", "server", "server"], "listed again: the type may be new"
 
 
+def test_types_of_users_are_named_to_a_reader_that_is_not_asked_for_its_schema(pg: Pg) -> None:
+    """Spark asks one reader for the schema, plans with another, and reads with copies of that as it was before."""
+    pg.psql(
+        "CREATE TYPE mood AS ENUM ('fine'); CREATE TABLE t (ms mood[]); INSERT INTO t VALUES ('{fine}');"
+        f"CREATE TYPE {pg.schema}.name AS (a int); CREATE TABLE own (o {pg.schema}.name);"
+        "INSERT INTO own VALUES (ROW(1))"
+    )
+    planner, task, feed = (pg.reader(None, query="SELECT ms FROM t") for _ in range(3))
+    (split,) = planner.split(1)
+    for reader in (planner, task):
+        (batch,) = reader.read(split)
+        assert batch.to_pylist() == [{"ms": ["fine"]}]
+    with feed.looking() as (_, source):
+        assert source.schema.types == [pa.list_(pa.string())]
+    planner, task = pg.reader("own"), pg.reader("own")
+    (split,) = planner.split(1)
+    for reader in (planner, task):
+        with pytest.raises(SourceError, match="struct<a: int32> to utf8"):
+            list(reader.read(split))
+
+
 def check_equal(pg: Pg, names: list[str]) -> None:
     """Both tables hold the same, as the server shows it."""
     shown = ", ".join(f"{name}::text, {name} IS NULL" for name in names)

@@ -393,7 +393,7 @@ class PostgresReader(SqlReader):
         return is_gone(error) or is_short(error)
 
     def connect(self, purpose: str) -> PgReadSession:
-        """One that knows PostgreSQL's own types, which is enough for nearly all tables: see `schema`."""
+        """One that knows PostgreSQL's own types, which is enough for nearly all tables: see `schema`, `_named`."""
         if sessions.keeps and not self._is_unknown:
             return PgReadSession.lent(
                 self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
@@ -424,6 +424,33 @@ class PostgresReader(SqlReader):
                 return schema
         self._source, self._is_unknown = None, True
         return super().schema()
+
+    def known(self, session: Session) -> ReadSource:
+        if self._source is None:
+            self._source = self._named(session, self.planned(session))
+        return self._source
+
+    @contextmanager
+    def looking(self) -> Iterator[tuple[Session, ReadSource]]:
+        with super().looking() as (session, source):
+            yield session, self._named(session, source)
+
+    def _named(self, session: Session, source: ReadSource) -> ReadSource:
+        """`source`; a query whose result has types of users, as a session describes it that knows their names."""
+        if self._is_unknown or not self._has_unknown:
+            return source
+        self._is_unknown = True
+        if source.table is not None:
+            return source
+        assert isinstance(session, PgSession)
+        with self.connect("plan" if session.fits(SourceError, "plan") else "read") as listing:
+            return self.planned(listing)
+
+    def _known_by(self, line: SessionHolder) -> ReadSource:
+        source = super()._known_by(line)
+        if self._is_unknown:
+            line.drop()  # its session cannot name the types that it would read
+        return source
 
     def knows_key(self, table: Table) -> bool:
         """Not of a table from which others inherit."""
@@ -602,6 +629,8 @@ class PostgresReader(SqlReader):
         if batches is not None:
             yield from batches
             return
+        if self._source is None and not self.native:
+            self._known_by(copies)
         with copies.answering() as session:
             assert isinstance(session, PgSession)
             snapshot = split.params.get("snapshot")

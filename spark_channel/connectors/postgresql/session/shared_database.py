@@ -25,7 +25,7 @@ _MOST_DATABASES = 8
 
 
 class SharedDatabase:
-    """Costs as much as five connections. The last of its connections that ends closes it.
+    """One that is `listed` costs as much as five connections, or more. The last of its connections that ends closes it.
 
     The driver does not free a database that is dropped without `close`. It counts connections without a lock, and after
     a wrong count each end of a connection fails, so that they begin and end under this one
