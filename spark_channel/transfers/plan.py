@@ -287,7 +287,7 @@ def path_of(native: NativeRows | None, reason: str, plan: WritePlan | None) -> s
     if plan is not None and plan.native:
         return f"rows pass as the source's bytes{ending}"
     if native is not None:
-        reason = "the target's columns take other types, or writeMode is apply"
+        reason = "the target's columns take other types, or its options need values"
     if reason:
         return f"rows pass through Arrow: {reason}{ending}"
     return f"rows pass {straight}" if ending else ""

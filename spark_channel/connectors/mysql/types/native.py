@@ -46,15 +46,23 @@ def native_types(columns: Iterable[Column]) -> tuple[Declared, ...] | None:
 
 
 def are_native(rows: NativeRows, table: Table) -> bool:
-    """Whether `table` holds every value of `rows` as it comes."""
+    """Whether `table` holds every value of `rows` as it comes.
+
+    Where zero dates are refused among the rows, a server refuses those that are defaults of other columns, too.
+    """
     if rows.system != SYSTEM:
         return False
-    by_name = {column.name: column for column in table.columns}
+    others = {column.name: column for column in table.columns}
     for name, declared in zip(rows.schema.names, rows.types, strict=True):
-        column_name = only_name(name, list(by_name))
-        if column_name is None or not _fits(declared, by_name[column_name]):
+        column_name = only_name(name, list(others))
+        if column_name is None or not _fits(declared, others.pop(column_name)):
             return False
-    return True
+    has_dates = any(name in _DATES for name, *_ in rows.types)
+    return not (has_dates and any(map(_has_default_date, others.values())))
+
+
+def _has_default_date(column: Column) -> bool:
+    return column.has_default and parts(column.declared)[0] in _DATES
 
 
 def _fits(declared: Declared, column: Column) -> bool:

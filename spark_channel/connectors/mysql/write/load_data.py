@@ -78,8 +78,8 @@ class RowSender:
         self._table, self._label = table, table.replace("`", "")
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)
-        self._has_dates = any(map(_is_date, columns))
-        if is_native and self._has_dates:
+        self._dates = [column.target for column in columns if is_native and _is_date(column)]
+        if self._dates:
             # Zero dates arrive as they are, and are refused as where they are read as Arrow's.
             session.execute(
                 "SET SESSION sql_mode = CONCAT(@@sql_mode, ',NO_ZERO_IN_DATE,NO_ZERO_DATE')"
@@ -162,7 +162,7 @@ class RowSender:
         if warnings and not self._session.lenient:
             if self._words is None:
                 texts = [text for _, _, text in self._session.warnings()]
-                if self._is_native and self._has_dates:
+                if any(_is_about(text, name) for text in texts for name in self._dates):
                     texts[2:] = [_ZERO_ADVICE]
                 raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
             if others := self._session.warnings_but_keys():
@@ -189,6 +189,10 @@ def _batches(rows: Rows) -> list[pa.RecordBatch]:
 
 def _is_date(column: WriteColumn) -> bool:
     return bool(pa.types.is_date(column.kind) or pa.types.is_timestamp(column.kind))
+
+
+def _is_about(warning: str, column: str) -> bool:
+    return f"'{column}' at row" in warning or f"`{column}` at row" in warning
 
 
 def _is_instant(kind: pa.DataType) -> bool:

@@ -99,6 +99,24 @@ def test_a_zero_date_is_refused_by_name(shop: Shop, value: str) -> None:
     assert shop.rows("SELECT COUNT(*) FROM b") == [("0",)]
 
 
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_default_zero_date_of_another_column_is_stored(shop: Shop, commit: str) -> None:
+    shop.sql(
+        "SET sql_mode = ''; CREATE TABLE a (v INT, day DATE); INSERT INTO a VALUES (1, '2024-01-01');"
+        "CREATE TABLE b (v INT, day DATE, seen DATE NOT NULL DEFAULT '0000-00-00')"
+    )
+    assert not _copy(shop, commit=commit).startswith(PASS)
+    assert shop.rows("SELECT v, day, CONCAT(seen) FROM b") == [("1", "2024-01-01", "0000-00-00")]
+
+
+def test_zero_dates_are_not_blamed_for_another_refusal(shop: Shop) -> None:
+    _tables(shop, "v INT, day DATE", "v INT UNIQUE, day DATE")
+    shop.sql("INSERT INTO a VALUES (1, '2024-01-01'), (1, '2024-01-01')")
+    with pytest.raises(ChannelError, match="Duplicate entry") as caught:
+        _copy(shop)
+    assert "zeroDates" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("source", "target"),
     [
@@ -140,6 +158,11 @@ def test_options_that_need_values(
     shop.sql("INSERT INTO a VALUES (1)")
     assert not _copy(shop, source, **target).startswith(PASS)
     assert shop.rows("SELECT v FROM b") == [("1",)]
+
+
+def test_the_report_says_that_the_target_needs_values(shop: Shop) -> None:
+    _tables(shop, "v INT", "v INT")
+    assert "or its options need values" in _copy(shop, localInfile="false")
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
