@@ -15,7 +15,7 @@ from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 from spark_channel.progress import TransferReport
 from spark_channel.replication.table_run import TableRun, reader_of, together_of, writer_of
-from spark_channel.replication.tables import TableCopy, options_but_names
+from spark_channel.replication.tables import TableCopy, options_but_names, target_reader
 
 __all__ = ["JoinedMove", "copy_group", "divided", "first_increments", "groups_of", "looked_up"]
 
@@ -93,8 +93,11 @@ def looked_up(copies: Iterable[TableCopy]) -> Iterator[None]:
                 reader, writer = reader_of(some[0]), writer_of(some[0])
                 if isinstance(reader, SqlReader):
                     reader.look_up([copy.reader["dbtable"] for copy in some])
-                if isinstance(writer, SqlWriter):
-                    writer.look_up([copy.writer["dbtable"] for copy in some])
+                if isinstance(writer, SqlWriter) and writer.database.traits.look_up is not None:
+                    names = [copy.writer["dbtable"] for copy in some]
+                    writer.look_up(names)
+                    if writer.exists() and isinstance(target := target_reader(some[0]), SqlReader):
+                        target.look_up(names)
         yield
 
 

@@ -49,6 +49,7 @@ __all__ = [
     "name_of",
     "options_but_names",
     "tables_of",
+    "target_reader",
     "target_schema",
     "with_numbers",
 ]
@@ -220,13 +221,13 @@ def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
     if writer.exists() is False:
         return None
     try:
-        return _target_reader(copy).schema()
+        return target_reader(copy).schema()
     except (SourceError, OptionError) as error:
         _log.debug("the target of %s cannot be read: %s", copy.stream, error)
         return None
 
 
-def _target_reader(copy: TableCopy) -> Reader:
+def target_reader(copy: TableCopy) -> Reader:
     """What reads the target."""
     options = {key: value for key, value in copy.writer.items() if key != "writer"}
     options["reader"] = copy.writer["writer"]
@@ -249,7 +250,7 @@ def with_numbers(copies: Sequence[TableCopy]) -> list[TableCopy]:
             writer, _ = find_connector(options, "writer").writer_with(options)
             if not (isinstance(writer, SqlWriter) and writer.database.traits.has_numbers):
                 continue
-            readers = [_target_reader(copy) for copy in some]
+            readers = [target_reader(copy) for copy in some]
             definitions = readers[0].definitions(readers)
         except ChannelError as error:
             _log.debug("the numbers of each table are asked for: %s", error)
@@ -279,7 +280,7 @@ def lacks_of(
     level = copy.options.table_schema
     if level not in ("keys", "full") or not isinstance(writer, SqlWriter):
         return ()
-    source, target = reader.definition(), _target_reader(copy).definition()
+    source, target = reader.definition(), target_reader(copy).definition()
     if source is None or target is None:
         return ()
     names: list[Callable[[str], str]] = []
@@ -314,7 +315,7 @@ def is_stricter(copy: TableCopy, reader: Reader) -> bool:
     """
     if copy.writer.get("createTable") not in ("auto", "keys", "full"):
         return False
-    source, target = reader.definition(), _target_reader(copy).definition()
+    source, target = reader.definition(), target_reader(copy).definition()
     if source is None or target is None:
         return False
     loose = {column.name.lower() for column in source.columns if not column.not_null}

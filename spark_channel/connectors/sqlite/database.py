@@ -18,7 +18,7 @@ from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.sessions import Traits, Verdict
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sqlite.definition import read_definition, tried
-from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
+from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect, look_up
 from spark_channel.connectors.sqlite.loader import SqliteLoader, encoded, insert_files
 from spark_channel.connectors.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sqlite.session import (
@@ -47,7 +47,7 @@ class SqliteDatabase(FileDatabase[SqliteSession]):
     beside = "journal"
 
     def __init__(self, options: SqliteWriteOptions) -> None:
-        super().__init__(options, Traits(server=None))
+        super().__init__(options, Traits(server=None, look_up=look_up))
 
     def check_file(self) -> None:
         check_file(self.path, TargetError)

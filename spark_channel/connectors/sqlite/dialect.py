@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, misfit, 
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
-from spark_channel.connectors.sqlite.session import statements_of
+from spark_channel.connectors.sqlite.session import SqliteSession, statements_of
 from spark_channel.connectors.sqlite.types import (
     EXACT_DIGITS,
     INSTANT,
@@ -38,6 +39,7 @@ __all__ = [
     "SqliteDialect",
     "SqliteTable",
     "SqliteWriteDialect",
+    "look_up",
     "misfit_condition",
 ]
 
@@ -48,9 +50,16 @@ _SAMPLE_ROWS = 10_000
 _STOP = "abs(-9223372036854775808)"
 _WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
 _CLASSES = ("integer", "real", "text", "blob")
-_COLLATES = (
-    "SELECT count(*) FROM {schema}.sqlite_master WHERE name = {name} AND sql LIKE '%collate%'"
+_LISTED = "SELECT schema, name, type, wr FROM pragma_table_list"
+_DECLARED = (
+    "SELECT name, rootpage || ' ' || sql, sql LIKE '%collate%' FROM {schema}.sqlite_master "
+    "WHERE type IN ('table', 'view') AND name IN ({names})"
 )
+_VERSION = "PRAGMA schema_version"
+"""Another one after each change of a table or an index."""
+_UNDECLARED = ("", False)
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+"""Letters whose case SQLite ignores in names."""
 _TABLE_OPTIONS = re.compile(
     r"\s*(STRICT|WITHOUT\s+ROWID)(\s*,\s*(STRICT|WITHOUT\s+ROWID))?\s*", re.IGNORECASE
 )
@@ -130,19 +139,22 @@ class SqliteDialect(Dialect):
         return f"{text}Z" if is_instant and isinstance(value, datetime) else text
 
     def find_table(self, session: Session, text: str) -> SqliteTable | None:
+        answers = _answers(session)
         for schema, name in name_readings(text, "sqlite", "main"):
-            if schema.lower() in ("main", "temp"):
-                rows = session.rows(
-                    f"SELECT schema, name, type, wr FROM pragma_table_list({_text(name)}) WHERE "  # noqa: S608 - quoted
-                    f"lower(schema) = lower({_text(schema)}) AND lower(name) = lower({_text(name)})"
-                )
-                if rows:
-                    return _described(session, *rows[0])
+            if schema.lower() == "main" and (key := _folded(name)) in answers:
+                listed = answers[key]
+            elif schema.lower() in ("main", "temp"):
+                listed = _listed(session, schema, name)
+            else:
+                continue
+            if listed is not None:
+                return _described(session, *listed)
         return None
 
     def is_same(self, session: Session, table: Table) -> bool:
         assert isinstance(table, SqliteTable)
-        return _state(session, table.schema, table.name) == table.state
+        state, _ = _declared(session, table.schema, [table.name]).get(table.name, _UNDECLARED)
+        return state == table.state
 
     def change_of(self, was: Table, now: Table) -> str:
         change = super().change_of(was, now)
@@ -315,8 +327,67 @@ def misfit_condition(text: str, column: ReadColumn) -> str:
     return f"{stored} NOT IN ('text', 'null')"
 
 
+def look_up(session: Session, texts: Sequence[str]) -> None:
+    """Ask for tables together that `find_table` is asked for in this session, until one is changed.
+
+    SQLite reads its whole catalog for each question.
+    """
+    assert isinstance(session, SqliteSession)
+    readings = {reading for text in texts for reading in name_readings(text, "sqlite", "main")}
+    names = [name for schema, name in readings if schema.lower() == "main"]
+    version, literals = session.value(_VERSION), ", ".join(map(_text, names))
+    rows = session.rows(
+        f"{_LISTED} WHERE lower(schema) = 'main' AND name COLLATE NOCASE IN ({literals})"
+    )
+    declared = _declared(session, "main", [name for _, name, _, _ in rows])
+    if session.value(_VERSION) != version:
+        return  # each is asked for
+    before, answers = session.looked_up or (version, {})
+    if before != version:
+        answers = {}
+    answers.update(dict.fromkeys(map(_folded, names)))
+    answers.update({_folded(row[1]): (*row, *declared.get(row[1], _UNDECLARED)) for row in rows})
+    session.looked_up = version, answers
+
+
+def _answers(session: Session) -> dict[str, Any]:
+    looked_up = session.looked_up if isinstance(session, SqliteSession) else None
+    if looked_up is None or looked_up[0] != session.value(_VERSION):
+        return {}
+    return looked_up[1]
+
+
+def _folded(name: str) -> str:
+    return name.translate(_LOWER)
+
+
+def _listed(session: Session, schema: str, name: str) -> tuple[Any, ...] | None:
+    """What the catalog has of a table or view, for `_described`."""
+    rows = session.rows(
+        f"{_LISTED}({_text(name)}) WHERE "
+        f"lower(schema) = lower({_text(schema)}) AND lower(name) = lower({_text(name)})"
+    )
+    if not rows:
+        return None
+    schema, name, *_ = rows[0]
+    return (*rows[0], *_declared(session, schema, [name]).get(name, _UNDECLARED))
+
+
+def _declared(session: Session, schema: str, names: Sequence[str]) -> dict[str, tuple[str, bool]]:
+    """`SqliteTable.state` and `collates` of tables and views."""
+    literals = ", ".join(map(_text, names))
+    rows = session.rows(_DECLARED.format(schema=schema, names=literals))
+    return {str(name): (str(state or ""), bool(collates)) for name, state, collates in rows}
+
+
 def _described(
-    session: Session, schema: str, name: str, kind: str, without_rowid: int
+    session: Session,
+    schema: str,
+    name: str,
+    kind: str,
+    without_rowid: int,
+    state: str,
+    collates: bool,
 ) -> SqliteTable:
     columns = _columns(session, schema, name)
     hidden = {column.name.lower() for column in columns}
@@ -336,20 +407,14 @@ def _described(
         primary,
         rowid if kind == "table" and not without_rowid else None,
         bool(without_rowid),
-        bool(session.value(_COLLATES.format(schema=schema, name=_text(name)))),
+        collates,
         bool(
             session.rows(
                 f"SELECT 1 FROM pragma_index_list({_text(name)}, {_text(schema)}) WHERE origin = 'pk'"  # noqa: S608 - texts are quoted
             )
         ),
-        _state(session, schema, name),
+        state,
     )
-
-
-def _state(session: Session, schema: str, name: str) -> str:
-    """`SqliteTable.state`."""
-    query = f"SELECT rootpage || ' ' || sql FROM {schema}.sqlite_master WHERE name = {_text(name)}"  # noqa: S608 - quoted
-    return str(session.value(query) or "")
 
 
 def _columns(session: Session, schema: str, name: str) -> tuple[SqliteColumn, ...]:

@@ -14,7 +14,12 @@ from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.splits import Splitter, split_conditions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sqlite.definition import read_definition
-from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteTable, misfit_condition
+from spark_channel.connectors.sqlite.dialect import (
+    SqliteDialect,
+    SqliteTable,
+    look_up,
+    misfit_condition,
+)
 from spark_channel.connectors.sqlite.options import SqliteReadOptions
 from spark_channel.connectors.sqlite.session import SqliteSession, check_file, session_statements
 from spark_channel.connectors.sqlite.types import SHOWN, declared_type, raw_type
@@ -70,6 +75,10 @@ class SqliteReader(SqlReader):
             yield session
             with suppress(SourceError):  # SQLite ends some transactions by itself
                 session.undo()
+
+    def look_up(self, names: Sequence[str]) -> None:
+        with self.connect("plan") as session:
+            look_up(session, names)
 
     def defined(self, session: Session, table: Table) -> TableDefinition:
         assert isinstance(table, SqliteTable)

@@ -61,6 +61,8 @@ class SqliteSession(FileSession):
         self.path, self.place = path, str(path)
         self._failure = failure
         self._lock_timeout = lock_timeout
+        self.looked_up: tuple[object, dict[str, Any]] | None = None
+        """For the dialect: the version of the schema, and what the catalog then had of tables by their names."""
         self._connection: sqlite3.Connection | None = None
         uri = f"{path.absolute().as_uri()}?mode={mode}"
         with self.explained():

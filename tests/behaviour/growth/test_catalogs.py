@@ -5,6 +5,7 @@ Counted are what the server itself estimates or has opened, never the time.
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -329,6 +330,39 @@ def test_a_plan_opens_a_database_file_once_whatever_the_tables_are(
         counts[tables] = opens.source, opens.target, opens.lists
     assert counts[100] == counts[10] <= (2, 2, 8), counts
     assert counts[1] <= counts[10], counts
+
+
+@pytest.mark.parametrize("target_tables", [1, 100])
+def test_a_plan_reads_the_whole_catalog_of_sqlite_for_many_tables_at_once(
+    target_tables: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred that are named as they are quoted; SQLite has no index by which it finds one of them."""
+    counts, rows = Counter[int](), SqliteSession.rows
+    for tables in (10, 100):
+        home = tmp_path / str(tables)
+        home.mkdir()
+        _filled("sqlite", home / "source", tables)
+        _filled("sqlite", home / "target", min(tables, target_tables))
+        replication = Replication.model_validate(
+            {
+                "source": {"url": f"sqlite:{home}/source"},
+                "target": {"url": f"sqlite:{home}/target"},
+                "streams": {f"t{number}": {} for number in range(tables)},
+            }
+        )
+
+        def counted(session: SqliteSession, sql: str, *more: Any, tables: int = tables) -> Any:
+            is_of_claims = "SELECT 1 FROM main.sqlite_master" in sql
+            is_of_all = "pragma_table_list" in sql or "sqlite_master" in sql
+            counts[tables] += is_of_all and not is_of_claims
+            return rows(session, sql, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteSession, "rows", counted)
+            plan = plan_replication(replication, RunSettings(), parallelism=2, explains=False)
+        assert len(plan.tables) == tables
+        assert not any(table.fault for table in plan.tables)
+    assert counts[100] == counts[10] > 0, counts
 
 
 @pytest.mark.parametrize(

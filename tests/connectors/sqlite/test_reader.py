@@ -2,11 +2,13 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, load_reader
+from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import OptionError, SourceError, TargetError
 from spark_channel.testing import reader_conformance
@@ -149,6 +151,42 @@ def test_a_table_may_have_any_name(db: Db, name: str) -> None:
     db.sql(f"CREATE TABLE {quoted} (id INTEGER)")
     db.sql(f"INSERT INTO {quoted} VALUES (7)")
     assert db.read(name).to_pylist() == [{"id": 7}]
+
+
+def test_tables_that_were_looked_up_together_are_what_each_is(db: Db) -> None:
+    """Until one changes: then the session asks again."""
+    for statement in (
+        "CREATE TABLE Plain (id INTEGER PRIMARY KEY, v TEXT COLLATE NOCASE)",
+        "CREATE TRIGGER plain AFTER INSERT ON Plain BEGIN SELECT 1; END",
+        "CREATE TABLE keyed (k TEXT PRIMARY KEY) WITHOUT ROWID",
+        'CREATE TABLE "a.b" (id INTEGER)',
+        'CREATE TABLE "ÄÖ" (id INTEGER)',
+        "CREATE VIEW seen AS SELECT v FROM Plain",
+    ):
+        db.sql(statement)
+    names = ["plain", '"PLAIN"', "main.Plain", "keyed", '"a.b"', '"ÄÖ"', '"äö"', "Seen", "none"]
+    reader, asked, rows = db.reader(), list[str](), SqliteSession.rows
+
+    def noted(session: SqliteSession, sql: str, *more: Any) -> Any:
+        asked.append(sql)
+        return rows(session, sql, *more)
+
+    def tables() -> list[object]:
+        with reader.connect("plan") as session:
+            return [reader.dialect.find_table(session, name) for name in names]
+
+    before = tables()
+    assert [table is None for table in before] == [name in ('"äö"', "none") for name in names]
+    with sessions.keeping(), pytest.MonkeyPatch.context() as patch:
+        reader.look_up(names)
+        patch.setattr(SqliteSession, "rows", noted)
+        assert tables() == before
+        assert not any("pragma_table_list" in sql or "sqlite_master" in sql for sql in asked)
+        db.sql("DROP TABLE keyed")
+        db.sql("CREATE TABLE none (id INTEGER)")
+        db.sql("ALTER TABLE Plain ADD COLUMN w")
+        after = tables()
+    assert after == tables() != before
 
 
 def test_a_table_of_that_name_is_not_there(orders: Db) -> None:

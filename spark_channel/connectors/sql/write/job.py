@@ -146,7 +146,8 @@ class SqlWriter(Writer, Generic[S]):
 
     def look_up(self, names: Sequence[str]) -> None:
         """As that of a reader."""
-        if (look_up := self.database.traits.look_up) is not None:
+        look_up = self.database.traits.look_up
+        if look_up is not None and is_there(self.database):
             self._look(lambda session: look_up(session, names))
 
     def free_connections(self) -> FreeConnections | None:
