@@ -4,6 +4,7 @@ A quoted literal takes the type of the column that it is compared with.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, cast
 
@@ -181,7 +182,10 @@ class PostgresDialect(Dialect):
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
         if pa.types.is_time(kind) and cast(PgColumn, column).base == "timetz":
             return f"CAST({text} AT TIME ZONE current_setting('TimeZone') AS time)"
-        return selected(text, column.name, cast(PgColumn, column).base, _read_as(column, kind))
+        about, read = cast(PgColumn, column), _read_as(column, kind)
+        if about.category and not about.builtin and read.cast is None:  # a user's type of that name
+            read = replace(read, cast="text[]" if read.is_array else "text")
+        return selected(text, column.name, about.base, read)
 
     def decode(
         self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema

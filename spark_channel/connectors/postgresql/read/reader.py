@@ -44,7 +44,6 @@ from spark_channel.connectors.postgresql.types import (
     UNNAMED,
     native_types,
     own_names,
-    read_type,
 )
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
@@ -381,9 +380,7 @@ class PostgresReader(SqlReader):
         self._is_builtin = False
         self._why_no_copies: str | None = None
         self._is_unknown = self._has_unknown = False
-        """Whether sessions must know the types of users; whether one that does not found a type that it cannot name,
-        and that is not read as text.
-        """
+        """Whether sessions must know the types of users; whether one that does not cannot name a type of the query."""
         self._long: bool | None = None
         self.part = Part()
         """The part of the table that a publication has, which its feed reads."""
@@ -440,8 +437,6 @@ class PostgresReader(SqlReader):
         if self._is_unknown or not self._has_unknown:
             return source
         self._is_unknown = True
-        if source.table is not None:
-            return source
         assert isinstance(session, PgSession)
         with self.connect("plan" if session.fits(SourceError, "plan") else "read") as listing:
             return self.planned(listing)
@@ -493,9 +488,7 @@ class PostgresReader(SqlReader):
             self._is_builtin = not own_names(session)
             self._has_unknown = any(column.base.startswith(UNNAMED) for column in columns)
         else:
-            own = [column for column in columns if not column.builtin]
-            self._is_builtin = not own
-            self._has_unknown = any(read_type(column.base).cast is None for column in own)
+            self._is_builtin = all(column.builtin for column in columns)
         return source
 
     def _published(self, source: ReadSource) -> ReadSource:
