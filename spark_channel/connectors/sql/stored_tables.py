@@ -57,11 +57,12 @@ SELECT (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.
     JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
     JOIN pg_catalog.pg_language l ON l.oid = p.prolang
     WHERE r.ev_class = f.oid AND {_READS}) = 0 ELSE true END
-FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid
+FROM family f CROSS JOIN LATERAL (SELECT relkind FROM pg_catalog.pg_class WHERE oid = f.oid OFFSET 0) AS c
 """  # noqa: S608 - a constant
 """A table's rows may also be in its partitions or children, and a view's in what it selects from.
 
-Each relation's are looked up by an index: a catalog may be large. (A subquery that counts is not made a hash of all.)
+Each relation's are looked up by an index: a catalog may be large. (A subquery that counts, or has
+OFFSET, is not made a hash of all.)
 """
 _VIEWS: Mapping[str, str] = {
     "sqlite": "SELECT sql FROM main.sqlite_master WHERE type = 'view' AND lower(name) = lower({name})",
