@@ -182,15 +182,15 @@ def test_what_waits_for_a_share_is_the_limits_as_far_as_rows_waited_then_too() -
 
 def _limited(world: World) -> tuple[float, float]:
     """Seconds that the tasks' reports say to have waited for the limit, and those that their payments did wait."""
-    told = waited = 0.0
+    reported = waited = 0.0
     for number, worker in enumerate(world.workers):
         counters = Counters(number, 0)
         for reason, spent in worker.waits.items():
             counters.waited(f"limit:{reason}", spent)
             waited += spent
         waits = counters.snapshot().waits
-        told += sum(spent for reason, spent in waits.items() if reason != "start")
-    return told, waited
+        reported += sum(spent for reason, spent in waits.items() if reason != "start")
+    return reported, waited
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def _limited(world: World) -> tuple[float, float]:
 def test_tasks_of_a_second_and_less_under_a_limit_that_is_used_say_all_their_waits(
     slots: int, tasks: int, rate: int
 ) -> None:
-    told, waited = _limited(short_tasks(tasks, slots=slots, rows=5 * rate, rate=rate))
+    reported, waited = _limited(short_tasks(tasks, slots=slots, rows=5 * rate, rate=rate))
     assert waited > 4 * slots * 0.8
-    assert told == pytest.approx(waited)
+    assert reported == pytest.approx(waited)
 
 
 @pytest.mark.parametrize("stalls", [None, (0.1, 0.4)])
@@ -215,8 +215,8 @@ def test_tasks_under_a_limit_that_is_never_reached_say_that_they_did_not_wait(
     for number in range(tasks):
         world.worker(start=number / 100, speed=500_000, stalls=stalls)
     world.run(5.0)
-    told, _ = _limited(world)
-    assert told < 0.002 * tasks * 5.0
+    reported, _ = _limited(world)
+    assert reported < 0.002 * tasks * 5.0
 
 
 def test_what_the_target_holds_back_is_no_wait_for_the_limit() -> None:

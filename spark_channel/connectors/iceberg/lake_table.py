@@ -285,9 +285,9 @@ class IcebergState(TableState):
             return self._put(self._transaction(), change)
 
     def _transaction(self) -> "Transaction":
-        """Of the table with its newest snapshot alone: pyiceberg copies all that a transaction has a dozen times.
+        """One of the table with its newest snapshot alone, to whose metadata the catalog adds what is committed.
 
-        The catalog adds what is committed to the metadata that it has.
+        pyiceberg copies the metadata again and again: findings/pyiceberg-copies-all-snapshots.sh
         """
         from pyiceberg.table import Table
         from pyiceberg.table.refs import MAIN_BRANCH

@@ -362,7 +362,7 @@ def _folded(name: str) -> str:
 
 
 def _listed(session: Session, schema: str, name: str) -> tuple[Any, ...] | None:
-    """What the catalog has of a table or view, for `_described`."""
+    """A table or view as the catalog lists it, for `_described`."""
     rows = session.rows(
         f"{_LISTED}({_text(name)}) WHERE "
         f"lower(schema) = lower({_text(schema)}) AND lower(name) = lower({_text(name)})"

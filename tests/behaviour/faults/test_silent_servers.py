@@ -69,12 +69,11 @@ def test_postgresql(
     relay = Relay(("127.0.0.1", server.port), last)
     relays.callback(relay.end)
 
-    def url(end: str, table: str) -> str:
-        port = relay.port if end in ends else server.port
-        where = server.url.replace(str(server.port), str(port))
-        return f"{where}?dbtable=silent.{table}&user={server.user}&password={server.password}"
-
-    _ended(relay, url("source", "t"), url("target", "copy"), *more)
+    source, target = (
+        _url(server, relay if end in ends else server, f"silent.{table}")
+        for end, table in (("source", "t"), ("target", "copy"))
+    )
+    _ended(relay, source, target, *more)
     assert server.psql("SELECT count(*), count(DISTINCT id) FROM silent.copy") == f"{ROWS}|{ROWS}"
     server.psql("SET client_min_messages = error; DROP SCHEMA silent CASCADE")
 
@@ -96,15 +95,23 @@ def test_mariadb(mariadb_server: MariadbServer, relays: ExitStack, ends: str, la
     relay = Relay(("127.0.0.1", server.port), last)
     relays.callback(relay.end)
 
-    def url(end: str, table: str) -> str:
-        port = relay.port if end in ends else server.port
-        where = server.url.replace(str(server.port), str(port))
-        return f"{where}?dbtable={table}&user={server.user}&password={server.password}"
-
-    _ended(relay, url("source", "silent"), url("target", "silent_copy"))
+    source, target = (
+        _url(server, relay if end in ends else server, table)
+        for end, table in (("source", "silent"), ("target", "silent_copy"))
+    )
+    _ended(relay, source, target)
     counts = server.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM silent_copy", database="shop")
     assert counts.split() == [str(ROWS)] * 2
     server.sql("DROP TABLE silent, silent_copy", database="shop")
+
+
+def _url(
+    server: PostgresServer | MariadbServer,
+    reached: PostgresServer | MariadbServer | Relay,
+    table: str,
+) -> str:
+    where = server.url.replace(str(server.port), str(reached.port))
+    return f"{where}?dbtable={table}&user={server.user}&password={server.password}"
 
 
 def _ended(relay: Relay, *arguments: str) -> None:

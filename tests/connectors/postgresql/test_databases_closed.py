@@ -26,7 +26,7 @@ def test_a_database_that_is_replaced_is_closed_when_its_last_session_ends(
     options, _ = PostgresReadOptions.parse({**postgres_server.login, "dbtable": "t"})
 
     def session() -> PgReadSession:
-        return PgReadSession(options, failure=SourceError, purpose="test", fresh=True)
+        return PgReadSession(options, failure=SourceError, purpose="test", listed=True, fresh=True)
 
     first = session()
     second = session()

@@ -181,13 +181,7 @@ class MysqlReader(SqlReader):
             return replace(source, table=blind)
         return source
 
-    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
-        native = self._native()
-        self.no_native = native if isinstance(native, str) else ""
-        return None if isinstance(native, str) else native
-
-    def _native(self) -> NativeRows | str:
-        """The native rows, or why the reader has none."""
+    def native_or_reason(self, splits: Sequence[Split]) -> NativeRows | str:
         source, options = self._source, self.options
         if source is None or source.table is None or source.table.is_view:
             return "they are not those of a table"

@@ -67,7 +67,12 @@ def _results(
     shaped: Callable[[bytearray, Places, Places, int], _T],
 ) -> Iterator[_T]:
     try:
-        yield from _batches(connection, sql, batch_rows, batch_bytes, shaped)
+        rows, width = _begun(connection, sql)
+        while not rows.ended:
+            data, begins, ends = rows.take(batch_rows, batch_bytes)
+            if len(begins):
+                yield shaped(data, begins, ends, width)
+        connection.warnings_left = rows.warnings
     except _DAMAGE as error:
         raise pymysql.err.OperationalError(
             _MALFORMED,
@@ -75,13 +80,8 @@ def _results(
         ) from error
 
 
-def _batches(
-    connection: Any,
-    sql: str,
-    batch_rows: int,
-    batch_bytes: int,
-    shaped: Callable[[bytearray, Places, Places, int], _T],
-) -> Iterator[_T]:
+def _begun(connection: Any, sql: str) -> "tuple[_Rows, int]":
+    """The rows of a statement's result, and how many columns it has."""
     # PyMySQL has no public way below its cursors.
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001 - PyMySQL has no public way
     first = connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
@@ -93,12 +93,7 @@ def _batches(
     for _ in range(width):
         connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
     connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
-    rows = _Rows(connection._rfile.read1)  # noqa: SLF001 - PyMySQL has no public way
-    while not rows.ended:
-        data, begins, ends = rows.take(batch_rows, batch_bytes)
-        if len(begins):
-            yield shaped(data, begins, ends, width)
-    connection.warnings_left = rows.warnings
+    return _Rows(connection._rfile.read1), width  # noqa: SLF001 - PyMySQL has no public way
 
 
 class _Rows:
@@ -246,7 +241,8 @@ def _lines(data: bytearray, begins: Places, ends: Places, width: int) -> tuple[m
     for at, (start, _, null) in zip(marks, fields, strict=True):
         if null is not None:
             nulls.append(at[null] + 1)
-            for byte in range(1, int((start - at).max())):  # of a long length, behind its mark
+            # The bytes of a long length, behind its mark.
+            for byte in range(1, int((start - at).max())):
                 long = at[start - at > byte] + byte
                 memory[long] = 0
                 cut.append(long)

@@ -395,13 +395,13 @@ class PostgresReader(SqlReader):
             return PgReadSession.lent(
                 self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
             )
-        fresh = (purpose == "plan" and self._source is None) if self._is_unknown else None
         return PgReadSession(
             self.options,
             failure=SourceError,
             purpose=purpose,
             settings=_CHANGES_NOTHING,
-            fresh=fresh,
+            listed=self._is_unknown,
+            fresh=self._is_unknown and purpose == "plan" and self._source is None,
         )
 
     def health(self) -> "Health":
@@ -579,16 +579,7 @@ class PostgresReader(SqlReader):
         )
         return [remark]
 
-    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
-        native = self._native_of(splits)
-        if isinstance(native, str):
-            self.no_native = native
-            return None
-        self.no_native = ""
-        return native
-
-    def _native_of(self, splits: Sequence[Split]) -> NativeRows | str:
-        """The native rows, or why the reader has none."""
+    def native_or_reason(self, splits: Sequence[Split]) -> NativeRows | str:
         source, options = self._source, self.options
         if source is None:
             return "the table is not known"

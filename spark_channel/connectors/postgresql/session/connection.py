@@ -364,8 +364,8 @@ def literal_sql(value: str | int | None) -> str:
 
 
 class PgReadSession(PgSession):
-    """Used by one thread. `fresh`: it knows the types of users, also those that were made since this process first
-    listed them; None = PostgreSQL's own types.
+    """Used by one thread. `listed`: it knows the types of users, too; `fresh`: also those that were made since this
+    process first listed them.
 
     Outside a transaction no query by COPY runs: the driver prepares, describes and runs it in three exchanges with the
     server, and a pooler may send each of them to another session.
@@ -385,12 +385,15 @@ class PgReadSession(PgSession):
         failure: type[ChannelError],
         purpose: str,
         settings: Mapping[str, str] | None = None,
-        fresh: bool | None = None,
+        listed: bool = False,
+        fresh: bool = False,
     ) -> None:
         super().__init__(options, failure=failure, purpose=purpose, settings=settings)
         self._options = options
         with self.closed_on_failure(), self.explained():
-            database, self._is_behind = shared_database(options, failure=failure, fresh=fresh)
+            database, self._is_behind = shared_database(
+                options, failure=failure, listed=listed, fresh=fresh
+            )
             self._connection = database.connect(autocommit=True)
             self._set_up()
 

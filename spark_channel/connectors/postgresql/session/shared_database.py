@@ -73,19 +73,19 @@ _databases_lock = threading.Lock()
 
 
 def shared_database(
-    options: PostgresOptions, *, failure: type[ChannelError], fresh: bool | None
+    options: PostgresOptions, *, failure: type[ChannelError], listed: bool, fresh: bool
 ) -> tuple[SharedDatabase, bool]:
     """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
     between, which the driver's connections do not show.
 
-    One a process with PostgreSQL's own types (`fresh` is None), and one that lists those of users, too; `fresh` creates
-    that again, with the present types: findings/adbc-postgresql-type-made-later.sh
+    One a process with PostgreSQL's own types, and one that is `listed`, with those of users, too, which takes long
+    where there are many tables: findings/adbc-postgresql-connect-lists-tables.sh. `fresh` creates it again, with the
+    present types: findings/adbc-postgresql-type-made-later.sh
 
     Raises:
         failure: a setting of the server keeps the driver from knowing its types.
     """
     conninfo = options.conninfo()
-    listed = fresh is not None
     key = (os.getpid(), conninfo, listed)
     with _databases_lock:
         cached = _databases.get(key)

@@ -16,6 +16,7 @@ from spark_channel.clock import connecting
 from spark_channel.connectors.base.contract import (
     FetchSize,
     Increment,
+    NativeRows,
     Read,
     Reader,
     SourceTable,
@@ -204,6 +205,15 @@ class SqlReader(Reader):
                 self.find_stored(session)
         assert self._stored is not None
         return self._stored
+
+    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
+        native = self.native_or_reason(splits)
+        self.no_native = native if isinstance(native, str) else ""
+        return None if isinstance(native, str) else native
+
+    def native_or_reason(self, splits: Sequence[Split]) -> NativeRows | str:
+        """As `native_rows`, or why the reader has none; "" = its system has none."""
+        return ""
 
     def look_up(self, names: Sequence[str]) -> None:
         """Tables of this reader's options are planned next, of which nothing is read: the catalog may be asked once."""

@@ -203,7 +203,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
                 options.capacity_bytes / max(1, tally.nbytes),
             )
             seconds = adding_seconds(took, room, overlapped=self.overlapped)
-            # What is added much faster than it came is added evenly.
+            # Rows that are added much faster than they came are added evenly.
             spread = Spread(seconds, self.arrived_parts if seconds > took / 2 else ())
         try:
             return self._policy.finish(_Ending(self.tolerant, self.refused, spread))

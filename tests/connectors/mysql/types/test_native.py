@@ -1,4 +1,4 @@
-"""Rows that pass between two tables as lines of LOAD DATA: each value arrives as it is, or goes through Arrow."""
+"""Rows that pass between two tables as lines of LOAD DATA: each value arrives unchanged, or goes through Arrow."""
 
 from typing import Any
 
