@@ -14,7 +14,7 @@ from spark_channel.connectors.adbc.session import AdbcSession
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.adbc.test_database import Base, base
-from tests.connectors.postgresql.pg import run_task
+from tests.connectors.sql.one_database import run_task
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["base"]

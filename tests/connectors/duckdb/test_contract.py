@@ -18,8 +18,9 @@ from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS
 from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
 from spark_channel.testing import reader_conformance, writer_conformance
-from tests.connectors.duckdb.conftest import Duck, run_task
+from tests.connectors.duckdb.conftest import Duck
 from tests.connectors.sql.micro_batches import hold_to_once
+from tests.connectors.sql.one_database import run_task
 
 pytestmark = pytest.mark.real_server("DuckDB", "duckdb")
 

@@ -8,8 +8,9 @@ import pytest
 
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
-from tests.connectors.duckdb.conftest import Duck, run_task
+from tests.connectors.duckdb.conftest import Duck
 from tests.connectors.sql.odd_names import hold_to_names
+from tests.connectors.sql.one_database import run_task
 
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
 

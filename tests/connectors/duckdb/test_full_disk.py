@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.errors import CommitError, TargetError
-from tests.connectors.duckdb.conftest import Duck, run_task
+from tests.connectors.duckdb.conftest import Duck
+from tests.connectors.sql.one_database import run_task
 from tests.small_disk import small_disk
 
 NAMES = [f"{number * 7919 % 104729:x} takes room {number}" for number in range(120_000)]

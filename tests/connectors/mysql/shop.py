@@ -5,29 +5,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import pyarrow as pa
-
-from spark_channel.connectors import (
-    Receipt,
-    WriteContext,
-    WritePlan,
-    Writer,
-    load_reader,
-    load_writer,
-)
 from spark_channel.connectors.mysql import MysqlReader
-from spark_channel.connectors.sql import SqlWriter
-from spark_channel.options import CommitMode
+from tests.connectors.sql.one_database import OneDatabase
 from tests.servers.mariadb import MariadbServer
 
 
 @dataclass
-class Shop:
+class Shop(OneDatabase[MysqlReader]):
     server: MariadbServer
     database: str
-    jobs: int = 0
+    reader_type = MysqlReader
 
     @property
     def login(self) -> dict[str, str]:
@@ -42,81 +30,9 @@ class Shop:
         text = self.sql(statement)
         return [tuple(line.split("\t")) for line in text.split("\n")] if text else []
 
-    def reader(self, dbtable: str | None = "t", **options: Any) -> MysqlReader:
-        named = {} if dbtable is None else {"dbtable": dbtable}
-        reader, _ = load_reader({**self.login, **named, **lowered(options)})
-        assert isinstance(reader, MysqlReader)
-        return reader
-
-    def read(self, dbtable: str | None = "t", *, advice: int = 1, **options: Any) -> pa.Table:
-        reader = self.reader(dbtable, **options)
-        schema = reader.schema()
-        return pa.Table.from_batches(
-            [batch for split in reader.split(advice) for batch in reader.read(split)], schema
-        )
-
-    def writer(self, dbtable: str = "t", **options: Any) -> SqlWriter[Any]:
-        writer, _ = load_writer({**self.login, "dbtable": dbtable, **lowered(options)})
-        assert isinstance(writer, SqlWriter)
-        return writer
-
-    def context(
-        self,
-        *,
-        job: str | None = None,
-        overwrite: bool = False,
-        commit: CommitMode | None = None,
-        txn: tuple[str, int] | None = None,
-        stream: tuple[str, int] | None = None,
-        resume: int | None = None,
-    ) -> WriteContext:
-        self.jobs += 1
-        job = job or f"job-{self.jobs}"
-        return WriteContext(
-            job, commit=commit, overwrite=overwrite, txn=txn, stream=stream, resume=resume
-        )
-
-    def write(
-        self,
-        *tables: pa.Table,
-        dbtable: str = "t",
-        overwrite: bool = False,
-        commit: CommitMode | None = None,
-        txn: tuple[str, int] | None = None,
-        **options: Any,
-    ) -> WritePlan:
-        """One job; each table is a task."""
-        writer = self.writer(dbtable, **options)
-        plan = writer.prepare(
-            self.context(overwrite=overwrite, commit=commit, txn=txn), tables[0].schema
-        )
-        try:
-            receipts = [
-                run_task(writer, plan, number, table) for number, table in enumerate(tables)
-            ]
-            writer.commit(plan, receipts)
-        except BaseException:
-            writer.abort(plan, None)
-            raise
-        return plan
-
     def staged(self) -> list[str]:
         found = self.rows(f"SHOW TABLES FROM {self.database} LIKE 'spark\\_channel\\_stage%'")
         return [name for (name,) in found]
-
-
-def run_task(
-    writer: Writer, plan: WritePlan, task: int, table: pa.Table, attempt: int | None = None
-) -> Receipt:
-    """One attempt, as a Spark task runs it."""
-    task_writer = writer.open(plan, task, task if attempt is None else attempt)
-    try:
-        for batch in table.to_batches():
-            task_writer.write(batch)
-        return task_writer.close()
-    except BaseException:
-        task_writer.rollback()
-        raise
 
 
 def transactions(shop: Shop) -> list[tuple[str, ...]]:
@@ -129,10 +45,6 @@ def until_a_lock_waits(shop: Shop, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not any(state == "LOCK WAIT" for state, _ in transactions(shop)):
         assert time.monotonic() < end, "no session waits for a lock"
-
-
-def lowered(options: dict[str, Any]) -> dict[str, Any]:
-    return {name.lower(): value for name, value in options.items()}
 
 
 @contextmanager

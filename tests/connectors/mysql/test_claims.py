@@ -20,7 +20,8 @@ from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.catalog.rights import Right
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.shop import Shop, run_task, until_a_lock_waits
+from tests.connectors.mysql.shop import Shop, until_a_lock_waits
+from tests.connectors.sql.one_database import run_task
 from tests.servers.mariadb import MariadbServer
 
 ROWS = pa.table({"id": range(1000), "name": [str(number) for number in range(1000)]})

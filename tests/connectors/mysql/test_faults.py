@@ -19,7 +19,8 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.shop import Shop, run_task
+from tests.connectors.mysql.shop import Shop
+from tests.connectors.sql.one_database import run_task
 from tests.servers.mariadb import MariadbServer
 from tests.servers.ports import free_port
 

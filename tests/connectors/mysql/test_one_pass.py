@@ -16,8 +16,9 @@ from spark_channel.connectors.mysql import MysqlDatabase
 from spark_channel.connectors.mysql.session import MysqlSession, MysqlWriteSession
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
-from tests.connectors.mysql.shop import Shop, run_task, until_a_lock_waits
+from tests.connectors.mysql.shop import Shop, until_a_lock_waits
 from tests.connectors.mysql.test_faults import PROCESSES, SECONDS
+from tests.connectors.sql.one_database import run_task
 
 pytestmark = pytest.mark.real_server("MariaDB", "mysql")
 

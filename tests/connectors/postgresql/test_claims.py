@@ -19,7 +19,8 @@ from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import show_life
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.pg import Pg, run_task
+from tests.connectors.postgresql.pg import Pg
+from tests.connectors.sql.one_database import run_task
 
 BOTH = pytest.mark.parametrize("commit", ["job", "task"])
 PAIR = ("nightly", 1)

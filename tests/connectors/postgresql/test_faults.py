@@ -19,7 +19,8 @@ from spark_channel.connectors.postgresql.write import committed_chunk
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.pg import Pg, own_schema, run_task
+from tests.connectors.postgresql.pg import Pg, own_schema
+from tests.connectors.sql.one_database import run_task
 from tests.servers.postgres import PostgresServer
 from tests.small_disk import small_disk
 

@@ -21,8 +21,9 @@ from spark_channel.connectors.postgresql.write import database
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.transfers.plan import is_one_pass, rehearse
-from tests.connectors.postgresql.pg import Pg, run_task
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.postgresql.test_faults import _Cut, _ended
+from tests.connectors.sql.one_database import run_task
 
 pytestmark = pytest.mark.real_server("PostgreSQL", "postgresql")
 

@@ -23,7 +23,8 @@ from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.service import signal_value, sql_value
 from spark_channel.tunnel import Tunnel
 from spark_channel.tunnel.store import PostgresStore
-from tests.connectors.postgresql.pg import Pg, own_schema, run_task
+from tests.connectors.postgresql.pg import Pg, own_schema
+from tests.connectors.sql.one_database import run_task
 from tests.servers.pgbouncer import Pgbouncer, pgbouncer
 from tests.servers.postgres import PostgresServer
 

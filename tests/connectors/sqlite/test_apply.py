@@ -9,7 +9,8 @@ from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import DELETES, WRITES
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.sqlite.conftest import Db, run_task
+from tests.connectors.sql.one_database import run_task
+from tests.connectors.sqlite.conftest import Db
 
 both = pytest.mark.parametrize("commit", ["job", "task"])
 

@@ -16,7 +16,8 @@ from spark_channel.errors import CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
 from tests.connectors.sql.micro_batches import hold_to_once
-from tests.connectors.sqlite.conftest import AsNobody, Db, run_task
+from tests.connectors.sql.one_database import run_task
+from tests.connectors.sqlite.conftest import AsNobody, Db
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None]})
 MORE = pa.table({"id": [4], "name": ["d"]})

@@ -14,7 +14,8 @@ from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.odd_names import hold_to_names
-from tests.connectors.sqlite.conftest import Db, run_task
+from tests.connectors.sql.one_database import run_task
+from tests.connectors.sqlite.conftest import Db
 
 pytestmark = pytest.mark.real_server("SQLite", "sqlite")
 

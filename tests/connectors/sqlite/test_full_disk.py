@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.errors import CommitError, TargetError
-from tests.connectors.sqlite.conftest import Db, run_task
+from tests.connectors.sql.one_database import run_task
+from tests.connectors.sqlite.conftest import Db
 from tests.small_disk import small_disk
 
 ROWS = pa.table(

@@ -12,7 +12,8 @@ import pytest
 from spark_channel.connectors import Receipt, WritePlan
 from spark_channel.connectors.sql import SqlWriter
 from spark_channel.options import CommitMode
-from tests.connectors.sqlite.conftest import Db, run_task
+from tests.connectors.sql.one_database import run_task
+from tests.connectors.sqlite.conftest import Db
 
 pytestmark = pytest.mark.real_server("SQLite", "sqlite")
 

@@ -21,9 +21,10 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.shop import Shop, run_task
+from tests.connectors.mysql.shop import Shop
 from tests.connectors.sql import skewed
 from tests.connectors.sql.odd_names import hold_to_names
+from tests.connectors.sql.one_database import run_task
 from tests.servers.mariadb import MariadbServer
 
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})

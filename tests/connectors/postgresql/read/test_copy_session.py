@@ -22,8 +22,9 @@ from spark_channel.connectors.postgresql.read.asyncpg_arguments import (
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.pg import Pg, run_task
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.postgresql.test_types import EXACT, Kept, check_equal, make_typed_tables
+from tests.connectors.sql.one_database import run_task
 from tests.service.helpers import wait_for
 
 _OF_ARROW = {

@@ -15,8 +15,9 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.options import CommitMode
-from tests.connectors.postgresql.pg import Pg, run_task
+from tests.connectors.postgresql.pg import Pg
 from tests.connectors.sql.odd_names import hold_to_names
+from tests.connectors.sql.one_database import run_task
 
 BOTH = pytest.mark.parametrize("commit", ["job", "task"])
 
