@@ -1,7 +1,8 @@
 """An Iceberg REST catalog of the tests' own: the protocol over real HTTP, in front of pyiceberg's SQL catalog.
 
 It has what tables need: configuration, namespaces, load, staged creation and commits with their requirements. Every
-request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out. `config` has
+request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out, and their
+clients get `lost`. `refuse` has the statuses that the next commits get, which are not carried out. `config` has
 the settings that clients take over, and `table_config` the same for each table. `vend` makes the credentials of a
 table's files, for each answer with a table. `meanwhile` has works that are done just before a commit is.
 """
@@ -43,6 +44,8 @@ class RestCatalogServer:
     uri: str
     requests: list[str]
     lose: int = 0
+    lost: int = 504
+    refuse: list[int] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     table_config: dict[str, Any] = field(default_factory=dict)
     vend: Callable[[], dict[str, Any]] = dict
@@ -117,6 +120,9 @@ def serve(catalog: Catalog) -> Iterator[RestCatalogServer]:
             is_commit = self.command == "POST" and len(parts) == 4
             if is_commit and found.meanwhile:
                 found.meanwhile.pop(0)()
+            if is_commit and found.refuse:
+                status = found.refuse.pop(0)
+                return self._send(status, _error("refused", status))
             try:
                 text = _answer(found, catalog, self.command, parts, body)
             except tuple(_STATUS) as error:
@@ -124,7 +130,7 @@ def serve(catalog: Catalog) -> Iterator[RestCatalogServer]:
                 return self._send(status, _error(str(error), status))
             if is_commit and found.lose:
                 found.lose -= 1
-                return self._send(504, _error("the gateway has lost the answer", 504))
+                return self._send(found.lost, _error("the answer is lost", found.lost))
             return self._send(200, text)
 
         do_GET = _handle  # noqa: N815 - the names that the base class calls

@@ -1,8 +1,7 @@
 """An Iceberg table, with the interface that the writers of lakehouse tables use."""
 
 import posixpath
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,11 @@ from spark_channel.connectors.lake.table import (
     TableNotes,
     TableState,
 )
-from spark_channel.errors import CommitError, TargetError, UnsupportedError
+from spark_channel.errors import ChannelError, CommitError, TargetError, UnsupportedError
+from spark_channel.masking import without_login
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
@@ -52,6 +53,8 @@ from spark_channel.connectors.iceberg.claims import (
 __all__ = ["IcebergLake", "IcebergState", "check_files", "partition_columns_of", "planned_files"]
 
 _DIGITS = 38
+_REFUSALS = frozenset({400, 401, 403, 404, 419})
+"""A REST catalog's answers to a commit that it has not made, beside 409, as its protocol has them."""
 _IN_SPARK = "use Iceberg in Spark for this table"
 Place = tuple[str, dict[str, Any]]
 """(the table's location, the settings of its files)."""
@@ -140,19 +143,10 @@ class IcebergLake(LakeTable):
         return transaction
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str], change: Change) -> bool:
-        from pyiceberg.exceptions import (
-            CommitFailedException,
-            NoSuchNamespaceError,
-            TableAlreadyExistsError,
-        )
         from pyiceberg.table.update import AssertCreate
 
         assert self.place is not None
-        with (
-            explained(self.shown, CommitError),
-            _answered(self.shown),
-            open_catalog(self._options) as catalog,
-        ):
+        with explained(self.shown, CommitError), open_catalog(self._options) as catalog:
             try:
                 transaction = self._created(catalog, columns, partition_by)
             except CreatedMeanwhileError:
@@ -167,14 +161,9 @@ class IcebergLake(LakeTable):
             io = self._found(*self.place)
             # Where a catalog chooses another folder for each creation, the files stay in the one that was planned.
             producer = _stage(transaction, transaction.table_metadata, change, self.place[0], io)
-            try:
-                catalog.commit_table(transaction._table, (AssertCreate(),), transaction._updates)  # noqa: SLF001 - pyiceberg has no public way
-            except (CommitFailedException, TableAlreadyExistsError):
-                producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
+            table, updates = transaction._table, transaction._updates  # noqa: SLF001 - pyiceberg has no public way
+            if not _is_committed(catalog, table, (AssertCreate(),), updates, producer, self.shown):
                 return False
-            except NoSuchNamespaceError:
-                producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
-                raise
             self._found(transaction.table_metadata.location, self.place[1])
         return True
 
@@ -281,7 +270,7 @@ class IcebergState(TableState):
         return value_ranges(file.handle, self._table.schema(), self.columns, names)
 
     def commit(self, change: Change) -> bool:
-        with explained(self._options.dbtable, CommitError), _answered(self._options.dbtable):
+        with explained(self._options.dbtable, CommitError):
             return self._put(self._transaction(), change)
 
     def _transaction(self) -> "Transaction":
@@ -306,7 +295,6 @@ class IcebergState(TableState):
         ).transaction()
 
     def _put(self, transaction: "Transaction", change: Change) -> bool:
-        from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.update import AssertTableUUID
 
         properties = self._table.properties
@@ -334,17 +322,14 @@ class IcebergState(TableState):
             *transaction._requirements,  # noqa: SLF001 - pyiceberg has no public way
             AssertTableUUID(uuid=self._table.metadata.table_uuid),
         )
+        updates = transaction._updates  # noqa: SLF001 - pyiceberg has no public way
+        if change.operation == "compact":
+            updates = tuple(map(_without_changes, updates))
         with open_catalog(self._options) as catalog:
-            try:
-                # Once: pyiceberg's own commit would try again on a later version, for which nothing was decided.
-                updates = transaction._updates  # noqa: SLF001 - pyiceberg has no public way
-                if change.operation == "compact":
-                    updates = tuple(map(_without_changes, updates))
-                catalog.commit_table(self._table, requirements, updates)
-            except CommitFailedException:
-                producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
-                return False
-        return True
+            # Once: pyiceberg's own commit would try again on a later version, for which nothing was decided.
+            return _is_committed(
+                catalog, self._table, requirements, updates, producer, self._options.dbtable
+            )
 
     def wider(self, column: pa.Field, rows: pa.DataType) -> pa.Field | None:
         """As Iceberg promotes types: int to long, float to double, a decimal to more digits before the point."""
@@ -386,17 +371,52 @@ def _without_changes(update: Any) -> Any:
     return update.model_copy(update={"snapshot": snapshot})
 
 
-@contextmanager
-def _answered(label: str) -> Iterator[None]:
-    """An answer that leaves open whether the catalog has committed is not a failure: the table is looked at."""
-    from pyiceberg.exceptions import CommitStateUnknownException
+def _is_committed(
+    catalog: "Catalog",
+    table: "Table",
+    requirements: tuple[Any, ...],
+    updates: tuple[Any, ...],
+    producer: Any,
+    label: str,
+) -> bool:
+    """Commit once; False: another commit was first. What `producer` wrote for a commit that was refused is removed.
+
+    Raises:
+        TargetError: it is not known whether the catalog has committed, so the table has to be looked at.
+    """
+    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
     try:
-        yield
-    except CommitStateUnknownException as error:
-        raise TargetError(
-            f"the catalog did not say whether it has committed to {label}: {error}"
-        ) from error
+        catalog.commit_table(table, requirements, updates)
+    except (ChannelError, OSError):
+        raise
+    except Exception as error:
+        if not _is_refusal(error):
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise TargetError(
+                f"the catalog did not say whether it has committed to {label}: {without_login(first)}"
+            ) from error
+        producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
+        if isinstance(error, (CommitFailedException, TableAlreadyExistsError)):
+            return False
+        raise
+    return True
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether a catalog's error says that the commit was not made. A gateway, or a server that is lost after its
+    COMMIT, does not say so.
+    """
+    from pyiceberg import exceptions
+
+    refusals = (
+        exceptions.CommitFailedException,
+        exceptions.TableAlreadyExistsError,
+        exceptions.NoSuchNamespaceError,
+        exceptions.NoSuchTableError,
+    )
+    answer = getattr(error.__cause__, "response", None)
+    return isinstance(error, refusals) or getattr(answer, "status_code", None) in _REFUSALS
 
 
 def _add(transaction: "Transaction", fields: Sequence[pa.Field]) -> None:

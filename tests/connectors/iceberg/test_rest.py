@@ -17,7 +17,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.iceberg.guard import guard
-from spark_channel.errors import OptionError, SourceError, SupersededError, UnsupportedError
+from spark_channel.errors import (
+    CommitError,
+    OptionError,
+    SourceError,
+    SupersededError,
+    UnsupportedError,
+)
 from tests.connectors.iceberg.helpers import (
     leftovers,
     numbers,
@@ -125,23 +131,59 @@ def test_jobs_that_create_and_append_at_once(
     assert found == sorted(number * 10 + each for number in range(3) for each in range(3))
 
 
+@pytest.mark.parametrize("status", [504, 503, 408])
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
 def test_a_commit_whose_answer_is_lost(
-    tmp_path: Path, catalog: Catalog, server: RestCatalogServer, there: bool
+    tmp_path: Path, catalog: Catalog, server: RestCatalogServer, there: bool, status: int
 ) -> None:
-    """A gateway's 504 does not say whether the catalog has committed: the table is looked at."""
+    """A gateway's answer does not say whether the catalog has committed: the table is looked at."""
     more = _options(server)
     if there:
         write(tmp_path, numbers(0), **more)
     out = writer_of(tmp_path, **more)
     plan, receipts = stage(out, [numbers(1)], WriteContext("job"))
-    server.lose = 1
+    server.lose, server.lost = 1, status
     out.commit(plan, receipts)
     assert server.lose == 0
     assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == (
         [0, 1] if there else [1]
     )
     assert leftovers(catalog, "shop.t") == []
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 419])
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_a_commit_that_is_refused_leaves_no_file(
+    tmp_path: Path, catalog: Catalog, server: RestCatalogServer, there: bool, status: int
+) -> None:
+    more = _options(server)
+    if there:
+        write(tmp_path, numbers(0), **more)
+    out = writer_of(tmp_path, **more)
+    plan, receipts = stage(out, [numbers(1)], WriteContext("job"))
+    server.refuse = [status] * 2  # pyiceberg sends a 419 again, with a new token
+    with pytest.raises(CommitError, match="refused"):
+        out.commit(plan, receipts)
+    server.refuse.clear()
+    out.abort(plan, receipts)
+    assert leftovers(catalog, "shop.t") == []
+    write(tmp_path, numbers(2), **more)
+    assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == [0, 2][not there :]
+
+
+def test_a_commit_that_may_have_been_made_keeps_its_files(
+    tmp_path: Path, catalog: Catalog, server: RestCatalogServer
+) -> None:
+    """The catalog commits when its client has been told of an error, and has looked at the table."""
+    more = _options(server)
+    write(tmp_path, numbers(0), **more)
+    out = writer_of(tmp_path, **more)
+    plan, receipts = stage(out, [numbers(1)], WriteContext("job"))
+    server.refuse = [503]
+    with pytest.raises(CommitError, match="did not say whether it has committed"):
+        out.commit(plan, receipts)
+    out.abort(plan, receipts)
+    assert [Path(file).suffix for file in leftovers(catalog, "shop.t")] == [".avro"] * 2
 
 
 def test_a_token_that_is_refused_is_not_shown(tmp_path: Path, server: RestCatalogServer) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 
@@ -276,6 +277,27 @@ def test_a_commit_copies_the_newest_snapshot_and_the_table_keeps_all(
     assert len(after.metadata.metadata_log) > len(before.metadata.metadata_log)
     assert read(tmp_path, snapshotId=oldest)["id"].to_pylist() == [0]
     assert _rows(catalog, "id", "s") == [(6, None)]
+
+
+def test_a_sql_catalog_that_is_lost_after_its_commit_has_committed(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    write(tmp_path, numbers(0))
+    out = writer_of(tmp_path)
+    plan, receipts = stage(out, [numbers(1)], WriteContext("job"))
+    commit_table = SqlCatalog.commit_table
+
+    def lost(*given: Any) -> None:
+        monkeypatch.undo()
+        commit_table(*given)
+        raise OperationalError("COMMIT", None, Exception("server closed the connection"))
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+    assert out.commit(plan, receipts) is True
+    assert _rows(catalog) == [(0,), (1,)]
+    assert leftovers(catalog, "shop.t") == []
 
 
 def test_partitions_by_a_transform_are_refused(tmp_path: Path, catalog: Catalog) -> None:
