@@ -30,6 +30,10 @@ _PAUSES = 4.0
 """A description has all partitions of its topic: those that many ranges wait for are this many times as far apart as
 one takes, so that they are a fifth of the time at most."""
 _LONGEST_PAUSE = 0.5
+_AT_ONCE = 500
+"""Partitions of one request for offsets: the client's work for it grows with their square, and a request whose time
+ends during that work crashes the process.
+"""
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # untyped
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call] # untyped
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -180,8 +184,14 @@ class Administrator:
     def _offsets(
         self, parts: Collection[Part], of: OffsetSpec, isolation: IsolationLevel
     ) -> dict[Part, int]:
-        if not parts:
-            return {}
+        wanted, offsets = list(parts), dict[Part, int]()
+        for begin in range(0, len(wanted), _AT_ONCE):
+            offsets |= self._offsets_of(wanted[begin : begin + _AT_ONCE], of, isolation)
+        return offsets
+
+    def _offsets_of(
+        self, parts: Collection[Part], of: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[Part, int]:
         wanted = {TopicPartition(*part): of for part in parts}
 
         def ask(client: AdminClient, seconds: float) -> dict[Part, int]:

@@ -152,10 +152,9 @@ def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Par
                 takes=f"{part_edges.low} to {part_edges.high}",
             )
         resolved[topic, number] = offset
+    topics = {topic for topic, _ in edges}
     strange = (
-        []
-        if isinstance(offsets, int)
-        else [topic for topic in offsets if topic not in {t for t, _ in edges}]
+        [] if isinstance(offsets, int) else [topic for topic in offsets if topic not in topics]
     )
     if strange:
         raise OptionError(

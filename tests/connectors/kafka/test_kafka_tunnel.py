@@ -3,7 +3,9 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +156,31 @@ def test_ranges_that_were_read_share_a_description(
     clock.advance(2.0)
     brokers.topics(["orders"], since=clock.now() - 1.0)
     assert len(asked) == 3
+
+
+def test_offsets_of_many_partitions_are_asked_for_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client searches all partitions of a request for each of them."""
+    asked: list[int] = []
+
+    class Client:
+        def __init__(self, settings: dict[str, Any]) -> None:
+            pass
+
+        def list_offsets(self, wanted: Any, **_: Any) -> Any:
+            asked.append(len(wanted))
+            offsets = {part: Future[Any]() for part in wanted}
+            for part, offset in offsets.items():
+                offset.set_result(SimpleNamespace(offset=part.partition))
+            return offsets
+
+    monkeypatch.setattr(administrator_module, "AdminClient", Client)
+    parts = [(topic, number) for topic in ("one", "other") for number in range(1200)]
+    ends = Administrator(reader("h:9092").options).last_offsets(parts)  # type: ignore[arg-type] # Kafka's
+    assert ends == {part: part[1] for part in parts}
+    assert sum(asked) == len(parts)
+    assert max(asked) <= 500
 
 
 def test_a_consumer_is_one_threads_at_a_time_and_is_closed_when_it_rests() -> None:
