@@ -78,9 +78,6 @@ _MOST_LISTED = 10_000
 """So many of them, to list claims."""
 _LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
 _EXISTS = "already exists"
-"""The place of a column in the primary key of its table's source, among the column's metadata."""
-
-
 _CONDITIONAL: set[tuple[str, str]] = set()
 """Stores and buckets that this process has seen refuse the second of two conditional puts."""
 

@@ -23,6 +23,7 @@ from spark_channel.errors import (
     MissingPackageError,
     OptionError,
     SchemaError,
+    SupersededError,
     TargetError,
     UnsupportedError,
 )
@@ -64,6 +65,25 @@ def test_append_and_overwrite(tmp_path: Path) -> None:
     write(path, numbers(9), overwrite=True)
     assert _rows(path) == [(9,)]
     assert leftovers(path) == []
+
+
+@pytest.mark.parametrize("versions", [1, 2, 3])
+def test_a_table_that_was_dropped_and_created_again_gets_no_rows(
+    tmp_path: Path, versions: int
+) -> None:
+    """Its log may be as long as the old one: then the next version is free, and of another table."""
+    path = tmp_path / "t"
+    write(path, numbers(0))
+    write(path, numbers(1))
+    out = writer_of(path)
+    plan, receipts = stage(out, [numbers(2)], WriteContext("late", txn=("nightly", 1)))
+    for file in (path / "_delta_log").glob("*.json"):
+        file.unlink()
+    for number in range(versions):
+        write(path, numbers(10 + number))
+    with pytest.raises(SupersededError, match="dropped, or created again"):
+        out.commit(plan, receipts)
+    assert _rows(path) == [(10 + number,) for number in range(versions)]
 
 
 def test_old_versions_stay_readable(tmp_path: Path) -> None:
