@@ -21,6 +21,7 @@ from spark_channel.connectors.base.registry import (
     is_database,
     load_writer,
 )
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.datax import LoadedJob
 from spark_channel.errors import ChannelError, OptionError
@@ -87,9 +88,10 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         show_plan(loaded, run.master, on_spark=on_spark)
         return 0
     label = f"{_label(spec.reader, 'reader')} -> {_label(spec.writer, 'writer')}"
-    with ending_on_sigterm(cancel_all):  # another session may have locked the table
-        before = _rows_before(spec.writer) if options.mode == "append" else None
-    outcome = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
+    with keeping_sessions():  # the job writes by the session that has counted
+        with ending_on_sigterm(cancel_all):  # another session may have locked the table
+            before = _rows_before(spec.writer) if options.mode == "append" else None
+        outcome = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
     if before and not outcome.code and outcome.rows_written:
         be = "was" if before == 1 else "were"
         prefix = "more than " if before > MOST_COUNTED else ""

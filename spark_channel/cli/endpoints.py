@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from pydantic import TypeAdapter
 
 from spark_channel.connectors.base.connector import Connector
-from spark_channel.connectors.base.registry import all_connectors, find_connector
+from spark_channel.connectors.base.registry import all_connectors, find_connector, named_first
 from spark_channel.errors import OptionError
 from spark_channel.masking import is_clear, mask_text, scheme_of
 from spark_channel.option_types import ColumnList
@@ -83,7 +83,7 @@ def _connector_of(half: Half, text: str, argument: str) -> tuple[Connector, str,
     match = _PREFIX.fullmatch(text)
     prefix = match[1].lower() if match is not None else ""
     if match is not None and prefix not in _FILE_STORES:
-        for connector in all_connectors():
+        for connector in named_first(prefix):
             schemes = {*connector.schemes, *(("http", "https") if connector.name == "http" else ())}
             of_url = scheme_of(text) in schemes
             if not of_url and prefix != connector.name:

@@ -33,7 +33,7 @@ def transaction(url: str) -> Iterator["StoreConnection"]:
 @cache
 def _database(_process: int, url: str) -> SharedDatabase:
     """One for all stores of a process."""
-    return SharedDatabase(verified(url, "tunnelStore"), listed=False)
+    return SharedDatabase(verified(url, "tunnelStore"))
 
 
 class StoreConnection:

@@ -16,7 +16,7 @@ import pymysql
 
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
-from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
+from spark_channel.connectors.postgresql.session import PgPlanSession, PgReadSession, PgWriteSession
 from tests.replication.histories import (
     Held,
     Row,
@@ -33,6 +33,7 @@ from tests.servers.postgres import PostgresServer
 SCHEMA = "history"
 TARGET = "history_dw"
 _STATEMENTS = (
+    *((PgPlanSession, name) for name in ("_run", "_script")),
     *((PgReadSession, name) for name in ("_run", "_script", "_of", "stream")),
     *((PgWriteSession, name) for name in ("_run", "_script", "copy")),
     *((PgCopySession, name) for name in ("_run", "_script", "copy")),

@@ -11,7 +11,12 @@ import yaml
 
 import spark_channel
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
-from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
+from spark_channel.connectors.postgresql.session import (
+    PgPlanSession,
+    PgReadSession,
+    PgSession,
+    PgWriteSession,
+)
 from spark_channel.errors import OptionError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.config import load_replication
@@ -107,6 +112,7 @@ def test_the_exchanges_with_the_servers_for_each_small_table_are_few(
 
         monkeypatch.setattr(kind, name, run)
 
+    counted(PgPlanSession, "_run")
     counted(PgReadSession, "_run")
     counted(PgWriteSession, "_run")
     counted(PgCopySession, "_script")

@@ -32,6 +32,7 @@ __all__ = [
     "is_database",
     "load_reader",
     "load_writer",
+    "named_first",
 ]
 
 
@@ -115,6 +116,13 @@ def _each() -> "Iterator[Connector]":
 
 def _all() -> "dict[str, Connector]":
     return {**{name: _shipped(name) for name in _HOMES}, **_third_parties()}
+
+
+def named_first(name: str) -> "Iterator[Connector]":
+    """Every connector, by name, that of `name` first. Whoever takes it has imported no other system's package."""
+    if (named := _named(name)) is not None:
+        yield named
+    yield from (connector for connector in all_connectors() if connector is not named)
 
 
 def all_connectors() -> "list[Connector]":

@@ -25,7 +25,7 @@ from spark_channel.connectors.postgresql.failures import (
     is_gone,
     is_locked,
 )
-from spark_channel.connectors.postgresql.session import PgReadSession, literal_sql
+from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import (
     INSTANT,
     LOCAL,
@@ -131,7 +131,7 @@ class PostgresDialect(Dialect):
         return not cast(PgColumn, column).builtin
 
     def lacking(self, session: Session, rights: Sequence[Right]) -> MissingRights:
-        return lacking(cast(PgReadSession, session), rights)
+        return lacking(cast(PgSession, session), rights)
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
         return only_name(name, names)
@@ -155,17 +155,20 @@ class PostgresDialect(Dialect):
         return table_names(session)
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
-        """The driver knows most types of a query's columns, and a numeric's size."""
-        schema = cast(PgReadSession, session).schema_of(
+        columns = cast(PgSession, session).result_columns(
             f"SELECT * FROM ({query}) AS source LIMIT 0"  # noqa: S608 - a query that was parsed
         )
-        columns = []
-        for field in schema:
-            notes = field.metadata or {}
-            name = notes.get(b"POSTGRESQL:type", b"text").decode()
-            typmod = int(notes.get(b"POSTGRESQL:typmod", b"-1"))
-            columns.append(PgColumn(field.name, name, base=name, typmod=typmod))
-        return tuple(columns)
+        return tuple(
+            PgColumn(
+                column.name,
+                column.type,
+                base=column.type,
+                category=column.category,
+                typmod=column.typmod,
+                builtin=column.is_builtin,
+            )
+            for column in columns
+        )
 
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = _read_type(column).kind

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_channel.cli.copying import CopyOptions, copy
+from spark_channel.cli.run import RunOptions
+from spark_channel.connectors.postgresql.session import PgSession
 from tests.cli.cpu import cpu_of, imports
 from tests.cli.test_run import CLI, environment
 from tests.cli.typed import made_up, write_job
+from tests.servers.postgres import PostgresServer
 
 USED = {
     *("pyarrow", "dateutil", "six"),
@@ -18,8 +22,7 @@ USED = {
 }
 """Libraries of every copy, and what they import themselves; pyarrow imports numpy unless it is left out."""
 DRIVERS = {
-    "postgresql": {"psycopg", "psycopg_binary", "asyncpg"}
-    | {"adbc_driver_manager", "adbc_driver_postgresql"},
+    "postgresql": {"psycopg", "psycopg_binary", "asyncpg"},
     "mariadb": {"pymysql", "cryptography", "bcrypt", "numpy"},
 }
 UNUSED = (
@@ -132,6 +135,31 @@ def test_a_copy_between_tables_imports_the_drivers_alone(
     if system == "postgresql":
         assert not loaded & {"dateutil", "six"}, "no value becomes one of Python's"
     assert not loaded & {*UNUSED, *(OF_NEW_TABLES if system == "postgresql" else ())}
+
+
+def test_a_copy_between_tables_logs_in_once_to_plan_once_to_write_and_once_for_a_channel(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres_server.psql(
+        "CREATE TABLE logged_in AS SELECT 1 AS id; CREATE TABLE other_login (id int)"
+    )
+    login = "&".join(
+        f"{name}={value}" for name, value in postgres_server.login.items() if name != "url"
+    )
+    source, target = (
+        f"{postgres_server.url}?dbtable={name}&{login}" for name in ("logged_in", "other_login")
+    )
+    opened: list[str] = []
+    set_up = PgSession._set_up
+
+    def noted(session: PgSession) -> None:
+        opened.append(type(session).__name__)
+        set_up(session)
+
+    monkeypatch.setattr(PgSession, "_set_up", noted)
+    assert copy(source, target, CopyOptions(), RunOptions()) == 0
+    assert sorted(opened) == ["PgCopySession", "PgPlanSession", "PgWriteSession"]
+    assert postgres_server.psql("SELECT id FROM other_login").strip() == "1"
 
 
 def test_a_job_of_datax_imports_what_it_uses(ten_rows: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import spark_channel
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.postgresql import PostgresReader
-from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
+from spark_channel.connectors.postgresql.session import PgPlanSession, PgSession, PgWriteSession
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.plan import plan_replication
 from spark_channel.replication.table_run import RunSettings
@@ -75,7 +75,7 @@ def _small_tables(server: PostgresServer, count: int) -> None:
 def _statements(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Those that sessions send from now on, by "reader" and "writer"."""
     sent: Counter[str] = Counter()
-    for name, kind in (("reader", PgReadSession), ("writer", PgWriteSession)):
+    for name, kind in (("reader", PgPlanSession), ("writer", PgWriteSession)):
         run = kind._run
 
         def counted(session: Any, sql: str, name: str = name, run: Any = run) -> Any:

@@ -52,6 +52,7 @@ _AT = "spark_channel.connectors."
 SESSIONS = [
     (f"{_AT}sqlite.session:SqliteSession", "sqlite3"),
     (f"{_AT}adbc.session:AdbcSession", "adbc_driver_manager"),
+    (f"{_AT}postgresql.session:PgPlanSession", "psycopg.errors"),
     (f"{_AT}postgresql.session:PgWriteSession", "psycopg.errors"),
     (f"{_AT}postgresql.session:PgReadSession", "adbc_driver_manager"),
     (f"{_AT}postgresql.read.copy_session:PgCopySession", "asyncpg.exceptions"),

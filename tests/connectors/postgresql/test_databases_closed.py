@@ -7,7 +7,7 @@ import adbc_driver_postgresql
 import pytest
 
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
-from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.postgresql.session import PgReadSession, shared_database
 from spark_channel.errors import SourceError
 from tests.servers.postgres import PostgresServer
 
@@ -23,14 +23,18 @@ def test_a_database_that_is_replaced_is_closed_when_its_last_session_ends(
         return made[-1]
 
     monkeypatch.setattr(adbc_driver_postgresql, "connect", noted)
-    options, _ = PostgresReadOptions.parse({**postgres_server.login, "dbtable": "t"})
+    monkeypatch.setattr(shared_database, "_MOST_DATABASES", 1)
 
-    def session() -> PgReadSession:
-        return PgReadSession(options, failure=SourceError, purpose="test", listed=True, fresh=True)
+    def session(seconds: int) -> PgReadSession:
+        url = f"{postgres_server.url}?connect_timeout={seconds}"
+        options, _ = PostgresReadOptions.parse(
+            {**postgres_server.login, "url": url, "dbtable": "t"}
+        )
+        return PgReadSession(options, failure=SourceError, purpose="test")
 
-    first = session()
-    second = session()
-    assert first.schema_of("SELECT 1 AS a").names == ["a"]
+    first = session(31)
+    second = session(32)
+    assert first.value("SELECT 1") == 1
     first.close()
     del first
     second.close()

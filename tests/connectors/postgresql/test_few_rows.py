@@ -14,7 +14,12 @@ from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.postgresql.catalog import find_table
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
-from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
+from spark_channel.connectors.postgresql.session import (
+    PgPlanSession,
+    PgReadSession,
+    PgSession,
+    PgWriteSession,
+)
 from spark_channel.connectors.postgresql.write import loader
 from spark_channel.connectors.postgresql.write.staged_rows import CHUNKS, HELD
 from spark_channel.connectors.sql import SqlWriter
@@ -168,6 +173,7 @@ def test_small_tables_take_few_statements_and_one_that_fails_is_parked_alone(
     )
     sent: list[Any] = []
     for session, names in {
+        PgPlanSession: ["_run", "_script"],
         PgReadSession: ["_run", "_script"],
         PgWriteSession: ["affected", "copy"],
         PgCopySession: ["_script", "copy"],
@@ -247,9 +253,9 @@ def test_a_run_after_one_that_was_killed_before_it_published_copies_each_row_onc
     assert set(names.values()) == {20}
 
 
-@pytest.mark.parametrize("kind", [PgReadSession, PgWriteSession])
+@pytest.mark.parametrize("kind", [PgPlanSession, PgReadSession, PgWriteSession])
 def test_a_lookup_whose_statement_a_function_has_dropped_is_prepared_again(
-    few: PostgresServer, kind: type[PgReadSession | PgWriteSession]
+    few: PostgresServer, kind: type[PgSession]
 ) -> None:
     few.psql(
         "CREATE FUNCTION few.forget() RETURNS int LANGUAGE plpgsql AS "

@@ -225,9 +225,7 @@ def make_typed_tables(pg: Pg, cases: list[Kept]) -> list[str]:
     return names
 
 
-def test_the_types_of_users_are_listed_only_where_a_result_has_one(
-    pg: Pg, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_types_of_users_are_never_listed(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list has two rows for each table of the database. What is read as text needs none of it."""
     pg.psql(
         "CREATE TYPE mood AS ENUM ('fine', 'so so'); CREATE DOMAIN small AS int;"
@@ -249,11 +247,10 @@ def test_the_types_of_users_are_listed_only_where_a_result_has_one(
     row = {"i": 1, "a": ["x", None], "m": "so so", "ms": ["fine"], "s": 2, "p": "(3,y)"}
     row["n"] = Decimal("4.50")
     assert pg.read().to_pylist() == [row]
-    assert asked == ["builtin"]
     assert pg.read(None, query="SELECT * FROM t").to_pylist() == [row]
-    assert asked == ["builtin", "server"]
     assert pg.read("own").to_pylist() == [{"o": "own"}]
-    assert asked == ["builtin", "server"]
+    assert pg.read(None, query="SELECT * FROM own").to_pylist() == [{"o": "own"}]
+    assert asked == ["builtin"]
 
 
 def test_types_of_users_are_named_to_a_reader_that_is_not_asked_for_its_schema(pg: Pg) -> None:
@@ -278,6 +275,7 @@ def test_a_users_type_with_a_name_of_postgresqls_is_read_as_its_text(pg: Pg) -> 
     )
     row = {"n": "(1,2020-01-01)", "ns": ["(2,)"], "i": [9]}
     assert pg.read().to_pylist() == [row, dict.fromkeys(row)]
+    assert pg.read(None, query="SELECT * FROM t").to_pylist() == [row, dict.fromkeys(row)]
 
 
 def check_equal(pg: Pg, names: list[str]) -> None:

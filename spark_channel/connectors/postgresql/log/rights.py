@@ -3,7 +3,7 @@
 from spark_channel.connectors.base.feed import LogFacts
 from spark_channel.connectors.postgresql.log.slot import lacks_slots
 from spark_channel.connectors.postgresql.log.table_list import quoted
-from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.postgresql.session import PgSession
 
 __all__ = ["log_facts"]
 
@@ -23,7 +23,7 @@ SELECT (wal_bytes / greatest(extract(epoch FROM now() - stats_reset), 1))::float
 _RATES_SINCE = 140_000
 
 
-def log_facts(session: PgReadSession, slot: str) -> LogFacts:
+def log_facts(session: PgSession, slot: str) -> LogFacts:
     most, role, may_use_slots, is_there, used, slots, idle, level = session.rows(
         _FACTS.format(slot=quoted(slot))
     )[0]

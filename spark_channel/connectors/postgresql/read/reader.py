@@ -23,7 +23,6 @@ from spark_channel.connectors.base.contract import (
     Reader,
     native_batch,
 )
-from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.postgresql.catalog import (
     LOOKS_UP_MANY,
     Part,
@@ -38,13 +37,8 @@ from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.read.asyncpg_arguments import why_not_asyncpg
-from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
-from spark_channel.connectors.postgresql.types import (
-    SYSTEM,
-    UNNAMED,
-    native_types,
-    own_names,
-)
+from spark_channel.connectors.postgresql.session import PgPlanSession, PgSession, literal_sql
+from spark_channel.connectors.postgresql.types import SYSTEM, native_types
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.read.keyset import keyset_of
@@ -70,6 +64,7 @@ if TYPE_CHECKING:
     from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
     from spark_channel.connectors.base.health import Health
     from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
+    from spark_channel.connectors.postgresql.session import PgReadSession
 
 __all__ = [
     "PostgresReader",
@@ -379,8 +374,6 @@ class PostgresReader(SqlReader):
         self._snapshot: str | None = None
         self._is_builtin = False
         self._why_no_copies: str | None = None
-        self._is_unknown = self._has_unknown = False
-        """Whether sessions must know the types of users; whether one that does not cannot name a type of the query."""
         self._long: bool | None = None
         self.part = Part()
         """The part of the table that a publication has, which its feed reads."""
@@ -389,63 +382,20 @@ class PostgresReader(SqlReader):
         """Whether it is the server that fails, and not what is read."""
         return is_gone(error) or is_short(error)
 
-    def connect(self, purpose: str) -> PgReadSession:
-        """One that knows PostgreSQL's own types, which is enough for nearly all tables: see `schema`, `_named`."""
-        if sessions.keeps and not self._is_unknown:
-            return PgReadSession.lent(
-                self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
-            )
-        return PgReadSession(
-            self.options,
-            failure=SourceError,
-            purpose=purpose,
-            settings=_CHANGES_NOTHING,
-            listed=self._is_unknown,
-            fresh=self._is_unknown and purpose == "plan" and self._source is None,
+    def connect(self, purpose: str) -> PgSession:
+        kind: type[PgSession] = PgPlanSession
+        if purpose == "read":  # of a copy between two of PostgreSQL, nothing is: 20 MB
+            from spark_channel.connectors.postgresql.session import PgReadSession
+
+            kind = PgReadSession
+        return kind.lent(
+            self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
         )
 
     def health(self) -> "Health":
         from spark_channel.connectors.postgresql.health import PostgresHealth
 
         return PostgresHealth(self.options, SourceError, self.row_cost)
-
-    def schema(self) -> pa.Schema:
-        self._source = None
-        try:
-            schema = super().schema()
-        except ChannelError:
-            if self._is_unknown or not sessions.keeps:
-                raise
-        else:
-            if self._is_unknown or not self._has_unknown:
-                return schema
-        self._source, self._is_unknown = None, True
-        return super().schema()
-
-    def known(self, session: Session) -> ReadSource:
-        if self._source is None:
-            self._source = self._named(session, self.planned(session))
-        return self._source
-
-    @contextmanager
-    def looking(self) -> Iterator[tuple[Session, ReadSource]]:
-        with super().looking() as (session, source):
-            yield session, self._named(session, source)
-
-    def _named(self, session: Session, source: ReadSource) -> ReadSource:
-        """`source`; a query whose result has types of users, as a session describes it that knows their names."""
-        if self._is_unknown or not self._has_unknown:
-            return source
-        self._is_unknown = True
-        assert isinstance(session, PgSession)
-        with self.connect("plan" if session.fits(SourceError, "plan") else "read") as listing:
-            return self.planned(listing)
-
-    def _known_by(self, line: SessionHolder) -> ReadSource:
-        source = super()._known_by(line)
-        if self._is_unknown:
-            line.drop()  # its session cannot name the types that it would read
-        return source
 
     def knows_key(self, table: Table) -> bool:
         """Not of a table from which others inherit."""
@@ -483,12 +433,7 @@ class PostgresReader(SqlReader):
 
     def resolve(self, session: Session) -> ReadSource:
         source = self._published(super().resolve(session))
-        columns = _declared(source)
-        if source.table is None:
-            self._is_builtin = not own_names(session)
-            self._has_unknown = any(column.base.startswith(UNNAMED) for column in columns)
-        else:
-            self._is_builtin = all(column.builtin for column in columns)
+        self._is_builtin = all(column.builtin for column in _declared(source))
         return source
 
     def _published(self, source: ReadSource) -> ReadSource:
@@ -647,7 +592,7 @@ class PostgresReader(SqlReader):
         rows = self._rows_at_once(split)
         if rows is None:
             return super().batches(session, sql, split)
-        return cast(PgReadSession, session).fetch(sql, rows)
+        return cast("PgReadSession", session).fetch(sql, rows)
 
     def short_batches(
         self,
@@ -662,7 +607,7 @@ class PostgresReader(SqlReader):
             return super().short_batches(session, sql, split, columns, pacer)
         if self._has_long_values(session):
             pacer.most_rows = _LONG_ROWS
-        return cast(PgReadSession, session).pieces(sql, lambda: pacer.rows)
+        return cast("PgReadSession", session).pieces(sql, lambda: pacer.rows)
 
     def _has_long_values(self, session: Session) -> bool:
         """Whether a value of the table is stored outside of its row: a piece is in memory before its size is known."""

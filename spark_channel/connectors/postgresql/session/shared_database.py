@@ -17,24 +17,24 @@ __all__ = ["BY_COPY", "SharedConnection", "SharedDatabase", "shared_database"]
 
 BY_COPY = "adbc.postgresql.use_copy"
 """Whether a statement's result comes by COPY."""
-_TYPES = "adbc.postgresql.type_resolver_mode"
-"""builtin: the driver knows PostgreSQL's own types. server: it lists those of users, too, two for each table of the
-database.
+_BUILTIN = {"adbc.postgresql.type_resolver_mode": "builtin"}
+"""The driver knows PostgreSQL's own types; by default it lists those of users, too, two for each table of the database:
+findings/adbc-postgresql-connect-lists-tables.sh
 """
 _MOST_DATABASES = 8
 
 
 class SharedDatabase:
-    """One that is `listed` costs as much as five connections, or more. The last of its connections that ends closes it.
+    """It knows PostgreSQL's own types: to list those of users costs as much as five connections, or more. The last of
+    its connections that ends closes it.
 
     The driver does not free a database that is dropped without `close`. It counts connections without a lock, and after
     a wrong count each end of a connection fails, so that they begin and end under this one
     (https://github.com/apache/arrow-adbc/issues/4753).
     """
 
-    def __init__(self, url: str, *, listed: bool) -> None:
-        types = {_TYPES: "server" if listed else "builtin"}
-        self._database = adbc_driver_postgresql.connect(url, types)
+    def __init__(self, url: str) -> None:
+        self._database = adbc_driver_postgresql.connect(url, _BUILTIN)
         # Reentrant: the end of a connection that was dropped may come in between.
         self.lock = threading.RLock()
 
@@ -68,36 +68,34 @@ class SharedConnection(dbapi.Connection):
             super().close()
 
 
-_databases: dict[tuple[int, str, bool], tuple[SharedDatabase, bool]] = {}
+_databases: dict[tuple[int, str], tuple[SharedDatabase, bool]] = {}
 _databases_lock = threading.Lock()
 
 
 def shared_database(
-    options: PostgresOptions, *, failure: type[ChannelError], listed: bool, fresh: bool
+    options: PostgresOptions, *, failure: type[ChannelError]
 ) -> tuple[SharedDatabase, bool]:
     """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
     between, which the driver's connections do not show.
 
-    One a process with PostgreSQL's own types, and one that is `listed`, with those of users, too, which takes long
-    where there are many tables: findings/adbc-postgresql-connect-lists-tables.sh. `fresh` creates it again, with the
-    present types: findings/adbc-postgresql-type-made-later.sh
+    One a process. A type that is made later it does not know (findings/adbc-postgresql-type-made-later.sh), and needs
+    not: a read selects a value of a user's type as text.
 
     Raises:
         failure: a setting of the server keeps the driver from knowing its types.
     """
     conninfo = options.conninfo()
-    key = (os.getpid(), conninfo, listed)
+    key = (os.getpid(), conninfo)
     with _databases_lock:
-        cached = _databases.get(key)
-    shared = None if fresh else cached
+        shared = _databases.get(key)
     if shared is None:
-        database = SharedDatabase(conninfo, listed=listed)
+        database = SharedDatabase(conninfo)
         with database.connect(autocommit=True) as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{BY_COPY: "false"})
             cursor.execute(QUOTES)
             if cursor.fetchall():
                 raise failure(refused_by_quotes(options.address.shown, "url"))
-        shared = database, is_pooler(conninfo) if cached is None else cached[1]
+        shared = database, is_pooler(conninfo)
         with _databases_lock:
             while len(_databases) >= _MOST_DATABASES:
                 del _databases[next(iter(_databases))]

@@ -5,7 +5,6 @@ from spark_channel.connectors.postgresql.types.arrow import (
     INSTANT,
     LOCAL,
     TIME,
-    UNNAMED,
     ReadType,
     numeric_digits,
     numeric_size,
@@ -24,7 +23,6 @@ from spark_channel.connectors.postgresql.types.native import (
     SYSTEM,
     are_native,
     native_types,
-    own_names,
 )
 from spark_channel.connectors.postgresql.types.texts import OF_SESSION, decode, text_sql, value_sql
 
@@ -35,7 +33,6 @@ __all__ = [
     "OF_SESSION",
     "SYSTEM",
     "TIME",
-    "UNNAMED",
     "PgWriteColumn",
     "ReadType",
     "are_native",
@@ -47,7 +44,6 @@ __all__ = [
     "native_types",
     "numeric_digits",
     "numeric_size",
-    "own_names",
     "read_type",
     "selected",
     "text_sql",

@@ -10,7 +10,6 @@ __all__ = [
     "LOCAL",
     "NATURAL",
     "TIME",
-    "UNNAMED",
     "ReadType",
     "numeric_digits",
     "numeric_size",
@@ -22,8 +21,6 @@ INSTANT = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")
 TIME = pa.time64("us")
 
-UNNAMED = "unnamed<"
-"""How the driver's name of a type begins that it does not know."""
 NATURAL: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "int2": pa.int16(),

@@ -4,11 +4,9 @@ from collections.abc import Iterable
 
 from spark_channel.connectors.base.contract import NativeRows
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.postgresql.session import literal_sql
-from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 
-__all__ = ["SYSTEM", "are_native", "native_types", "own_names"]
+__all__ = ["SYSTEM", "are_native", "native_types"]
 
 
 SYSTEM = "PostgreSQL, COPY in binary form"
@@ -60,16 +58,6 @@ Not `interval`: what is infinite since PostgreSQL 17 is a long time before.
 """
 
 _NO_SIZE = -1
-
-
-def own_names(session: Session) -> bool:
-    """Whether a user has named a type like one of PostgreSQL's: a name then does not determine its bytes."""
-    names = ", ".join(literal_sql(name) for name in sorted(_PLAIN | _SIZED))
-    query = (
-        "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608 - texts are quoted
-        f"WHERE typnamespace <> 'pg_catalog'::regnamespace AND typname IN ({names}))"
-    )
-    return bool(session.value(query))
 
 
 def native_types(columns: Iterable[PgColumn]) -> tuple[tuple[str, int], ...] | None:

@@ -212,7 +212,9 @@ def test_the_server_ends_a_copy_in_the_middle_of_which_the_process_stood_still(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or its locks would be held for as long; the session counts as lost, so that the rows are sent again."""
-    monkeypatch.setattr("spark_channel.connectors.postgresql.session.connection._STILL_SECONDS", 1)
+    monkeypatch.setattr(
+        "spark_channel.connectors.postgresql.session.write_session._STILL_SECONDS", 1
+    )
     session = _writing(pg)
     stood: list[Any] = []
 

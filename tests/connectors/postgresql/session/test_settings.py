@@ -18,7 +18,12 @@ from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.postgresql.copy.paced import PacedCopy
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
-from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
+from spark_channel.connectors.postgresql.session import (
+    PgPlanSession,
+    PgReadSession,
+    PgSession,
+    PgWriteSession,
+)
 from spark_channel.errors import CommitError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.pg import Pg
@@ -262,7 +267,7 @@ def test_a_comment_behind_a_statement_of_the_user_hides_no_other_statement(pg: P
     pg.write(rows, dbtable="noted", sessionInitStatement=own)
     assert pg.psql("SELECT sum(id) FROM noted") == "3"
     options = pg.reader("noted", sessionInitStatement=own).options
-    for kind in (PgReadSession, PgCopySession):
+    for kind in (PgPlanSession, PgReadSession, PgCopySession):
         with kind(options, failure=SourceError, purpose="read") as session, session.transaction():
             assert session.value("SHOW work_mem") == "3MB"
 
@@ -345,7 +350,7 @@ SELECT pg_backend_pid(), coalesce(current_setting('app.who', true), ''),
 """
 
 
-@pytest.mark.parametrize("kind", [PgReadSession, PgWriteSession, PgCopySession])
+@pytest.mark.parametrize("kind", [PgPlanSession, PgReadSession, PgWriteSession, PgCopySession])
 def test_a_session_that_is_lent_again_has_nothing_of_the_table_before(
     pg: Pg, kind: type[PgSession]
 ) -> None:

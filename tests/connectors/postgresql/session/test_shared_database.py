@@ -45,7 +45,7 @@ def test_connections_of_a_database_begin_and_end_one_at_a_time(
     driver = _Driver()
     monkeypatch.setattr("adbc_driver_postgresql.connect", lambda url, types: driver)
     monkeypatch.setattr("adbc_driver_manager.AdbcConnection", _Opened)
-    shared = SharedDatabase("postgresql://db", listed=False)
+    shared = SharedDatabase("postgresql://db")
     with ThreadPoolExecutor(8) as threads:
         for each in [
             threads.submit(lambda: shared.connect(autocommit=True).close()) for _ in range(40)
