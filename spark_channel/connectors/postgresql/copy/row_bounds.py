@@ -32,8 +32,9 @@ def row_bounds(data: bytes, columns: int) -> Bounds:
 
     A row begins with the number of its columns, and so may anything else: wherever these two bytes occur, the lengths
     that follow are added up, in all places at once. When each place then leads to the next, and the first is 0, they
-    are the rows. Places whose first value is as long as that of the first row are tried alone, before all places.
-    Where other bytes pass for a row, the rows are walked one by one, which takes ten times as long.
+    are the rows; else those are that others lead to. Places whose first value is as long as that of the first row are
+    tried alone, before all places. Where other bytes pass for a row, the rows are walked one by one, which takes ten
+    times as long.
 
     Raises:
         ValueError: it holds something else.
@@ -44,15 +45,20 @@ def row_bounds(data: bytes, columns: int) -> Bounds:
     if starts is None:
         return _walked(data, columns)
     alike = _alike(data, starts)
-    ends = _ends(data, alike, columns)
-    bounds = _chain(alike, ends, len(data))
+    bounds = _among(data, alike, columns)
     if bounds is None and len(alike) < len(starts):
-        ends = _ends(data, starts, columns)
-        bounds = _chain(starts, ends, len(data))
-    if bounds is None:
-        likely = _linked(starts, ends, len(data))
-        bounds = _chain(starts[likely], ends[likely], len(data))
+        bounds = _among(data, starts, columns)
     return _walked(data, columns) if bounds is None else bounds
+
+
+def _among(data: bytes, starts: Places, columns: int) -> "Places | None":
+    """The bounds, where all rows begin at some of `starts`; None = other bytes pass for rows."""
+    ends = _ends(data, starts, columns)
+    bounds = _chain(starts, ends, len(data))
+    if bounds is not None:
+        return bounds
+    likely = _linked(starts, ends, len(data))
+    return _chain(starts[likely], ends[likely], len(data))
 
 
 def _likely(data: bytes, columns: int) -> "Places | None":
