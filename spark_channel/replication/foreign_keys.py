@@ -113,7 +113,7 @@ class ForeignKeys:
             reader = reader_of(alike[0])
             refer = None
             if isinstance(reader, SqlReader):
-                refer = reader.referring({_place(copy)[0] for copy in alike})
+                refer = reader.referring([_place(copy) for copy in alike])
             without = [] if refer is None else [copy for copy in alike if _place(copy) not in refer]
             self._sources |= dict.fromkeys((copy.stream for copy in without), None)
             alike = [copy for copy in alike if copy.stream not in self._sources]

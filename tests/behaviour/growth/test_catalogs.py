@@ -28,10 +28,11 @@ from spark_channel.replication.config import Replication
 from spark_channel.replication.plan import plan_replication
 from spark_channel.replication.run import RunSettings
 from spark_channel.replication.tables import find_tables
-from tests.servers.mariadb import MariadbServer
+from tests.servers.mariadb import MariadbServer, MysqlServer
 from tests.servers.postgres import PostgresServer
 
 _NAMED = ("t1", "t2", "parted")
+_SOURCES = ("one", "two", "three")
 _SIZES = (10, 100, 1000)
 
 
@@ -137,6 +138,73 @@ def test_mariadb_opens_the_tables_that_are_named_and_no_other(
         assert [line.split("\t")[1] for line in listed.splitlines()] == ["t1", "t2"]
     finally:
         mariadb_server.sql(f"DROP DATABASE {database}")
+
+
+_OPENED = "SHOW GLOBAL STATUS WHERE Variable_name = 'Opened_table_definitions' OR Variable_name LIKE 'Handler_read_%'"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("server_class", [MariadbServer, MysqlServer], ids=["mariadb", "mysql"])
+def test_a_replicate_of_three_tables_looks_at_no_other_of_the_server(
+    server_class: type[MariadbServer],
+) -> None:
+    """MariaDB's list of InnoDB's tables is read whole, without opening one: it has no index, so only opens count."""
+    server = server_class.create(table_definition_cache=400, performance_schema="OFF")
+    try:
+        server.sql("CREATE DATABASE source; CREATE DATABASE target; CREATE DATABASE others")
+        made = "CREATE TABLE {name} (id INT PRIMARY KEY, v INT)"
+        keys = "CREATE TABLE {name} (id INT PRIMARY KEY, v INT, FOREIGN KEY (v) REFERENCES t0 (id))"
+        for name in _SOURCES:
+            server.sql(
+                f"{made.format(name=name)}; INSERT INTO {name} VALUES (1, 1)", database="source"
+            )
+        url = server.url.rpartition("/")[0]
+        file = {
+            "source": {**server.login, "url": f"{url}/source"},
+            "target": {**server.login, "url": f"{url}/target"},
+            "streams": {f"source.{name}": {} for name in _SOURCES},
+        }
+        assert spark_channel.replicate(None, file).exit_code == 0
+        costs = []
+        for first, last in ((0, 10), (10, 200)):
+            # Half of them beside the target.
+            for database in ("others", "target"):
+                statements = [
+                    (keys if number % 10 else made).format(name=f"t{number}")
+                    for number in range(first, last)
+                ]
+                server.sql("; ".join(statements), database=database)
+            costs.append([_read(server, file, dry_run=dry_run) for dry_run in (True, False)])
+        for few, many in zip(*costs, strict=True):
+            names = ("Opened_table_definitions", "rows")[: 1 + (server_class is MysqlServer)]
+            assert {
+                name: many[name] for name in names if many[name] > 1.1 * few[name] + 20
+            } == {}, (
+                few,
+                many,
+            )
+    finally:
+        server.close()
+
+
+def _read(server: MariadbServer, file: dict[str, Any], *, dry_run: bool) -> dict[str, int]:
+    """How many definitions of tables a server opened, and rows it read, for a run when it remembers no table."""
+
+    def status() -> dict[str, int]:
+        lines = (line.split("\t") for line in server.sql(_OPENED).splitlines())
+        return {name: int(value) for name, value in lines}
+
+    server.sql("FLUSH TABLES")
+    before = status()
+    if dry_run:
+        settings = RunSettings()
+        assert plan_replication(Replication.model_validate(file), settings, parallelism=1).tables
+    else:
+        assert spark_channel.replicate(None, file).exit_code == 0
+    behind = status()
+    counts = {name: behind[name] - before[name] for name in before}
+    opened = counts.pop("Opened_table_definitions")
+    return {"Opened_table_definitions": opened, "rows": sum(counts.values())}
 
 
 def test_duckdb_finds_the_tables_that_are_named(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """A table that is swapped, altered or made again between two statements of a limited read: the read ends by name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from spark_channel.connectors.mysql.dialect import state_of, table_named
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.errors import SourceError
-from tests.connectors.mysql.shop import Shop
+from tests.connectors.mysql.shop import Shop, own_shop
 from tests.connectors.sql.changing import acting, check_change, check_no_change, limited
+from tests.servers.mariadb import MariadbServer
 
 _MADE = """
 DROP TABLE IF EXISTS t, other, old;
@@ -43,6 +45,46 @@ CHANGES = {
     ),
     "column": ("ALTER TABLE t CHANGE v w varchar(9)", "column 'v' was dropped or renamed"),
 }
+_TWINS = """
+CREATE TABLE {t} (id int PRIMARY KEY, at datetime, v varchar(9)) {form};
+INSERT INTO {t} WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 40)
+  SELECT i, '2024-01-01', 'old' FROM r;
+CREATE TABLE {other} LIKE {t};
+INSERT INTO {other} SELECT id, at, 'new' FROM {t};
+"""
+_PLAIN = "COMMENT 'x'"
+_PARTED = (
+    "PARTITION BY RANGE (id) "
+    "(PARTITION `p ö` VALUES LESS THAN (20), PARTITION b VALUES LESS THAN MAXVALUE)"
+)
+_NAMES = ("t", "T", "ä#p#b", "q`'\"\\/", "名")
+_EXCHANGE = (
+    "ALTER TABLE {other} REMOVE PARTITIONING; DELETE FROM {other} WHERE id >= 20; "
+    "ALTER TABLE {t} EXCHANGE PARTITION `p ö` WITH TABLE {other}"
+)
+_DIVIDE = (
+    "ALTER TABLE {t} REORGANIZE PARTITION b INTO "
+    "(PARTITION b VALUES LESS THAN (30), PARTITION c VALUES LESS THAN MAXVALUE)"
+)
+OTHER_TABLE = {
+    "swap": (_PLAIN, "RENAME TABLE {t} TO old, {other} TO {t}"),
+    "made again": (_PLAIN, "DROP TABLE {t}; CREATE TABLE {t} LIKE {other}"),
+    "emptied": (_PLAIN, "TRUNCATE {t}"),
+    "rebuilt": (_PLAIN, "ALTER TABLE {t} FORCE"),
+    "optimized": (_PLAIN, "OPTIMIZE TABLE {t}"),
+    "parts swap": (_PARTED, "RENAME TABLE {t} TO old, {other} TO {t}"),
+    "part emptied": (_PARTED, "ALTER TABLE {t} TRUNCATE PARTITION `p ö`"),
+    "part rebuilt": (_PARTED, "ALTER TABLE {t} REBUILD PARTITION b"),
+    "part exchanged": (_PARTED, _EXCHANGE),
+    "part divided": (_PARTED, _DIVIDE),
+}
+SAME_TABLE = (
+    "ANALYZE TABLE {t}",
+    "DELETE FROM {t} WHERE id < 30; INSERT INTO {t} SELECT id + 100, at, v FROM {other}",
+    "FLUSH TABLES {t}",
+    "TRUNCATE {other}",
+    "DROP TABLE {other}",
+)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -112,3 +154,86 @@ def test_the_check_is_one_look_for_each_split(shop: Shop, monkeypatch: pytest.Mo
         assert sum(batch.num_rows for split in splits for batch in read(split)) == 40
     assert len(sent) > 2 * len(splits)
     assert sum("create_time" in sql for sql in asked) == len(splits)
+
+
+def _states(shop: Shop, name: str, form: str, acts: Sequence[str]) -> list[str]:
+    """What the server says of the table before and behind each of `acts`: its number only, not the time."""
+
+    def sql(text: str) -> None:
+        shop.sql(text.format(t=f"`{name}`", other=f"`other {name}`", form=form))
+
+    name = name.replace("`", "``")
+    sql(_TWINS)
+    with shop.reader(None, query="SELECT 1").connect("plan") as session:
+        table = table_named(session, shop.database, name.replace("``", "`"))
+        assert table is not None
+        states = [state_of(session, table)]
+        for act in acts:
+            sql(act)
+            states.append(state_of(session, table))
+    numbers = [state.split(" ")[3] for state in states]
+    assert "None" not in numbers
+    return numbers
+
+
+@pytest.fixture
+def own(mariadb_server: MariadbServer) -> Iterator[Shop]:
+    """A database of its own: names that a test leaves go with it."""
+    with own_shop(mariadb_server) as shop:
+        yield shop
+
+
+@pytest.mark.parametrize("change", OTHER_TABLE)
+def test_the_number_tells_another_table_in_the_same_second(own: Shop, change: str) -> None:
+    form, act = OTHER_TABLE[change]
+    before, behind = _states(own, "t", form, [act])
+    assert before != behind
+
+
+@pytest.mark.parametrize("form", [_PLAIN, _PARTED], ids=["plain", "parted"])
+def test_a_table_of_any_name_has_a_number_of_its_own(own: Shop, form: str) -> None:
+    """Not that of a neighbour, whose name has other cases or looks as a partition's."""
+    for name in _NAMES:
+        before, behind = _states(own, name, form, ["RENAME TABLE {t} TO old, {other} TO {t}"])
+        assert before != behind, name
+        own.sql("DROP TABLE old")
+
+
+@pytest.mark.parametrize("form", [_PLAIN, _PARTED], ids=["plain", "parted"])
+def test_the_number_stays_where_rows_change_alone(own: Shop, form: str) -> None:
+    neighbours = [f"CREATE TABLE `{name}` (id INT)" for name in ("t#p#x", "T", "t1")]
+    more = ["DROP TABLE `t#p#x`", *SAME_TABLE]
+    assert len(set(_states(own, "t", form, [*neighbours, *more]))) == 1
+
+
+@pytest.mark.not_on("mariadb", "newest mariadb", reason="they have no such tablespaces")
+@pytest.mark.parametrize("space", ["innodb_system", "`a b`"])
+def test_a_table_that_shares_a_file_has_a_number(own: Shop, space: str) -> None:
+    own.sql("CREATE TABLESPACE `a b` ADD DATAFILE 'shared.ibd'")
+    try:
+        acts = ["TRUNCATE {other}", "RENAME TABLE {t} TO old, {other} TO {t}"]
+        before, same, behind = _states(own, "t", f"TABLESPACE {space}", acts)
+        assert before == same != behind
+    finally:
+        own.sql("DROP TABLE IF EXISTS t, other, old, `other t`; DROP TABLESPACE `a b`")
+
+
+def test_a_server_that_starts_again_has_the_same_table(server_class: type[MariadbServer]) -> None:
+    server = server_class.create()
+    try:
+        shop = Shop(server, "shop")
+        shop.sql(_MADE)
+        numbers = []
+        for crash in (False, True, None):
+            with shop.reader("t").connect("plan") as session:
+                table = table_named(session, "shop", "t")
+                assert table is not None
+                numbers.append(state_of(session, table))
+            if crash is not None:
+                shop.sql("TRUNCATE other; CREATE TABLE more LIKE other; DROP TABLE more")
+                server.stop(crash=crash)
+                server.start()
+        assert len(set(numbers)) == 1
+        assert not numbers[0].endswith("None")
+    finally:
+        server.close()

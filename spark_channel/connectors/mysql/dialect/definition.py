@@ -150,9 +150,15 @@ def _shown(session: Session, table: MysqlTable, table_sql: str) -> str:
 
 
 def on_table(database: str, name: str) -> str:
-    """The condition of the table's triggers in the catalog."""
+    """The condition of the table's triggers in the catalog.
+
+    MySQL finds them by an index of its dictionary where the catalog is named, and reads all of the server otherwise.
+    """
     literal = MysqlDialect().literal
-    return f"event_object_schema = {literal(database, None)} AND event_object_table = {literal(name, None)}"
+    return (
+        f"event_object_catalog = 'def' AND event_object_schema = {literal(database, None)} "
+        f"AND event_object_table = {literal(name, None)}"
+    )
 
 
 @dataclass(slots=True)

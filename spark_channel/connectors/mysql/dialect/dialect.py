@@ -43,6 +43,7 @@ __all__ = [
     "catalog_rows",
     "declared_in",
     "find_rows",
+    "in_file_names",
     "name_places",
     "of_tables",
     "parted",
@@ -88,8 +89,6 @@ _PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
 _SAME_NAMES = 1060
 _NO_LIMIT = 18446744073709551615
-_PLAIN_PLACE = re.compile(r"\w+/\w+", re.ASCII)
-"""InnoDB spells other letters in a way of its own."""
 _CLOCK_SECONDS = 2 * 86_400
 """No clock of a zone was set on or back by so much."""
 _LAST_SECOND = 2**31 - 1
@@ -117,6 +116,23 @@ _INDEX_ROWS = (
     "SELECT table_schema, table_name, index_name, seq_in_index, non_unique, column_name, nullable, sub_part, "
     "collation, index_type FROM information_schema.statistics"
 )
+_MYSQL_FILES = (
+    "SELECT SUM(CRC32(CONCAT(name, ' ', space))) FROM information_schema.INNODB_TABLESPACES_BRIEF "
+    "WHERE name = CONCAT({schema}, '/', {name}) "
+    "OR name > CONCAT({schema}, '/', {name}, '#p#') AND name < CONCAT({schema}, '/', {name}, '#p$') "
+    "AND path LIKE '%#p#%'"
+)
+"""By an index of MySQL's dictionary. Only the path of a file tells a partition from a table with a # in its name."""
+_MYSQL_TABLES = (
+    "SELECT table_id FROM information_schema.INNODB_TABLES "
+    "WHERE CAST(name AS BINARY) = CONCAT({schema}, '/', {name})"
+)
+"""MySQL opens all tables of the server for it: for one of plain letters that has no file for itself."""
+_MARIADB_TABLES = (
+    "SELECT SUM(CRC32(CONCAT(name, ' ', table_id))) FROM information_schema.INNODB_SYS_TABLES "
+    "WHERE SUBSTRING_INDEX(name, '#', 1) = {file}"
+)
+"""MariaDB reads a row of each table of the server for it."""
 _NAME = r"`((?:[^`]|``)+)`"
 _GRANT = re.compile(
     rf"GRANT (.+?) ON (?:(\*)|{_NAME})\.(?:(\*)|{_NAME}) TO (?:([`'].*?[`']@[`'].*?[`'])|PUBLIC\b)"
@@ -187,11 +203,6 @@ class MysqlDialect(Dialect):
         "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') "
         "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
         "AND table_name NOT LIKE 'spark\\_channel\\_%'"
-    )
-    referring_sql = (
-        # `referential_constraints` has none for a login that may SELECT alone.
-        "SELECT table_schema, table_name FROM information_schema.key_column_usage "
-        "WHERE table_schema = {schema} AND referenced_table_name IS NOT NULL"
     )
     of_new_tables = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
     hides_tables = True
@@ -687,9 +698,10 @@ def _there(database: str, name: str) -> str:
 
 
 def state_of(session: Session, table: MysqlTable) -> str:
-    """When the table was made or altered last, its number where the login may ask for it, and a hash of its columns.
+    """When the table was made or altered last, a hash of its columns, and its number where the login may ask for it.
 
-    MySQL keeps the time when a table is renamed, and MariaDB when it is emptied; the number is another one then.
+    MySQL keeps the time when a table is renamed, or its partition emptied, and MariaDB when it is emptied; the number
+    is another one then.
     """
     condition = _there(table.schema, table.name)
     rows_found = session.rows(
@@ -703,20 +715,29 @@ def state_of(session: Session, table: MysqlTable) -> str:
 
 
 def _number(session: Session, table: MysqlTable) -> object:
-    """InnoDB's number of the table; None = not known."""
-    full_name = f"{table.schema}/{table.name}"
-    if str(table.engine).lower() != "innodb" or not _PLAIN_PLACE.fullmatch(full_name):
+    """A number that InnoDB gives only this table, with its partitions; None = not known."""
+    if str(table.engine).lower() != "innodb":
         return None
     is_mariadb = cast(MysqlSession, session).is_mariadb
-    catalog = "INNODB_SYS_TABLES" if is_mariadb else "INNODB_TABLES"
+    schema, name = (MysqlDialect().literal(part, None) for part in (table.schema, table.name))
+    statements = (
+        [_MARIADB_TABLES.format(file=in_file_names(schema, name))]
+        if is_mariadb
+        else [sql.format(schema=schema, name=name) for sql in (_MYSQL_FILES, _MYSQL_TABLES)]
+    )
     try:
-        return session.value(
-            f"SELECT table_id FROM information_schema.{catalog} WHERE name = '{full_name}'"  # noqa: S608 - plain letters
-        )
+        numbers = map(session.value, statements)
+        return next((number for number in numbers if number is not None), None)
     except (SourceError, TargetError) as error:
         if is_away(error):
             raise
         return None  # without PROCESS
+
+
+def in_file_names(schema: str, name: str) -> str:
+    """The expression of InnoDB's name of a table (literals), which has letters as the names of files have them."""
+    database, table = (f"CAST(CONVERT({part} USING filename) AS BINARY)" for part in (schema, name))
+    return f"CONCAT({database}, '/', {table})"
 
 
 def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> MissingRights:

@@ -1,6 +1,6 @@
 """Reads a table, a view or a query of a MySQL server as Arrow."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, cast
@@ -15,6 +15,8 @@ from spark_channel.connectors.mysql.dialect import (
     MysqlDialect,
     MysqlTable,
     find_rows,
+    of_tables,
+    parted,
     state_of,
     table_of,
 )
@@ -35,6 +37,7 @@ from spark_channel.planning import Split
 
 __all__ = ["MysqlReader"]
 
+_COLUMNS_IN_KEYS = "SELECT table_schema, table_name FROM information_schema.key_column_usage"
 _DENIED = frozenset({1142, 1143})
 """No right on the table, or on a column of it."""
 
@@ -118,6 +121,17 @@ class MysqlReader(SqlReader):
 
         with self.connect("plan") as session:
             return log_facts(session)
+
+    def referring(self, tables: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """`referential_constraints` has none for a login that may SELECT alone."""
+        with self.connect("plan") as session:
+            return {
+                (str(schema), str(name))
+                for some in parted(sorted(tables))
+                for schema, name in session.rows(
+                    of_tables(_COLUMNS_IN_KEYS, some, "referenced_table_name IS NOT NULL")
+                )
+            }
 
     def defined(self, session: Session, table: Table) -> TableDefinition:
         assert isinstance(table, MysqlTable)

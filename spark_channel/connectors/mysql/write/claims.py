@@ -27,7 +27,7 @@ _TABLE = (
 )
 _TRIGGERS = (
     "SELECT event_object_table, NULL, NULL, trigger_name FROM information_schema.triggers "
-    "WHERE event_object_schema = %s AND event_object_table = %s"
+    "WHERE event_object_catalog = 'def' AND event_object_schema = %s AND event_object_table = %s"
 )
 _INDEX = (
     "SELECT index_name, 'INDEX', NULL, NULL FROM information_schema.statistics "

@@ -415,7 +415,7 @@ def _find_triggers(session: MysqlWriteSession, table: MysqlTable) -> bool:
     """
     triggers = session.rows(
         "SELECT trigger_name, action_statement, action_timing FROM information_schema.triggers "
-        "WHERE event_object_schema = %s AND event_object_table = %s",
+        "WHERE event_object_catalog = 'def' AND event_object_schema = %s AND event_object_table = %s",
         (table.schema, table.name),
     )
     names = [

@@ -18,7 +18,7 @@ from spark_channel.connectors.mysql.dialect import (
     declared_in,
 )
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.mysql.session import MysqlWriteSession, code_of, quoted
+from spark_channel.connectors.mysql.session import code_of, quoted
 from spark_channel.connectors.mysql.types import (
     arrow_type,
     check_values,
@@ -35,6 +35,7 @@ from spark_channel.connectors.mysql.types.arrow import (
     TIME,
     UNSIGNED,
 )
+from spark_channel.connectors.mysql.write.references import reaching_keys
 from spark_channel.connectors.sql.catalog import (
     Column,
     Declared,
@@ -57,17 +58,6 @@ __all__ = [
     "staged_columns",
 ]
 
-_REACHES = """
-SELECT r.constraint_name, r.constraint_schema, r.table_name, r.delete_rule,
-  GROUP_CONCAT(k.column_name SEPARATOR '/')
-FROM information_schema.referential_constraints r JOIN information_schema.key_column_usage k
-  ON k.constraint_schema = r.constraint_schema AND k.constraint_name = r.constraint_name
-    AND k.table_name = r.table_name
-WHERE r.unique_constraint_schema = %s AND r.referenced_table_name = %s AND r.delete_rule IN ('CASCADE', 'SET NULL')
-  AND NOT (r.constraint_schema = %s AND r.table_name = %s)
-GROUP BY 1, 2, 3, 4
-"""
-"""Foreign keys by which a delete changes other tables. A name with a slash is not found, and refused by the server."""
 _NAME_LETTERS = 64
 _MOST_LETTERS, _KEY_LETTERS = 16_383, 768
 _KEY_LENGTH = 255
@@ -202,9 +192,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
     }
 
     def check_alone(self, session: Session, schema: str, name: str) -> None:
-        mysql_session = cast(MysqlWriteSession, session)
-        references = mysql_session.rows(_REACHES, (schema, name, schema, name))
-        for key, space, table, rule, columns in references:
+        for key, space, table, rule, columns in reaching_keys(session, (schema, name)):
             other = f"{quoted(str(space))}.{quoted(str(table))}"
             filled = " AND ".join(
                 f"{quoted(column)} IS NOT NULL" for column in str(columns).split("/")

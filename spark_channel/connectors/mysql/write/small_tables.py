@@ -38,6 +38,7 @@ from spark_channel.connectors.mysql.write.database import MysqlDatabase, with_la
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.mysql.write.load_data import RefusedRowsError, RowSender
 from spark_channel.connectors.mysql.write.new_table import untried
+from spark_channel.connectors.mysql.write.references import reached
 from spark_channel.connectors.mysql.write.small_table_sources import Sources, see_whole, source_of
 from spark_channel.connectors.mysql.write.staging import drop_if_empty
 from spark_channel.connectors.mysql.write.table_locks import table_lock
@@ -387,7 +388,8 @@ class _Facts:
         self._lowers = session.value("SELECT @@lower_case_table_names") == 1
         self._reached: set[tuple[str, str]] = set()
         if tables:
-            self._reached = _triggered(session, tables) | _reaching(session, tables)
+            names = [(table.schema, table.name) for table in tables]
+            self._reached = _triggered(session, tables) | reached(session, names)
 
     def new_place(self, dbtable: str) -> tuple[str, str]:
         """Where a table is made."""
@@ -412,14 +414,3 @@ def _triggered(session: Session, tables: Sequence[MysqlTable]) -> set[tuple[str,
     one = "SELECT event_object_schema, event_object_table FROM information_schema.triggers WHERE "
     query = " UNION ALL ".join(one + on_table(table.schema, table.name) for table in tables)
     return {(str(schema), str(name)) for schema, name in session.rows(query)}
-
-
-def _reaching(session: Session, tables: Sequence[MysqlTable]) -> set[tuple[str, str]]:
-    """Those that foreign keys of other tables refer to."""
-    schemas = ", ".join(sorted({_WRITE.literal(table.schema, None) for table in tables}))
-    rows = session.rows(
-        "SELECT DISTINCT unique_constraint_schema, referenced_table_name "  # noqa: S608 - texts are quoted
-        "FROM information_schema.referential_constraints "
-        f"WHERE unique_constraint_schema IN ({schemas}) AND delete_rule IN ('CASCADE', 'SET NULL')"
-    )
-    return {(str(schema), str(name)) for schema, name in rows}

@@ -56,9 +56,11 @@ def table_in(database: str, table: str) -> str:
 
 
 def stage_names(session: MysqlWriteSession, database: str, beginning: str) -> list[str]:
+    """MySQL looks at these alone where the catalog is named, and at all tables of the database otherwise."""
     like = beginning.replace("_", "\\_") + "%"
     rows = session.rows(
-        "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_name LIKE %s",
+        "SELECT table_name FROM information_schema.tables "
+        "WHERE table_catalog = 'def' AND table_schema = %s AND table_name LIKE %s",
         (database, like),
     )
     return [str(name) for (name,) in rows]

@@ -223,13 +223,15 @@ class SqlReader(Reader):
         with self.connect("plan") as session:
             return stored_in(session, self.dialect, schema)
 
-    def referring(self, schemas: Collection[str]) -> set[tuple[str, str]] | None:
-        """The tables of `schemas` that have foreign keys; None = each table's definition says so."""
+    def referring(self, tables: Collection[tuple[str, str]]) -> set[tuple[str, str]] | None:
+        """Those of `tables` (schema and name) that have foreign keys, perhaps with others; None = each table's
+        definition says so.
+        """
         if not self.dialect.referring_sql:
             return None
         query = " UNION ".join(
             self.dialect.referring_sql.format(schema=self.dialect.literal(schema, None))
-            for schema in sorted(schemas)
+            for schema in sorted({schema for schema, _ in tables})
         )
         with self.connect("plan") as session:
             return {(str(schema), str(name)) for schema, name in session.rows(query)}
