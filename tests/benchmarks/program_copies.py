@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,17 +218,26 @@ def _spent(command: Command, pids: Sequence[Path], folder: Path) -> Spent:
 def _of_servers(pids: Sequence[Path]) -> float:
     """CPU seconds of the servers so far, with those of their processes, ended ones too."""
     roots = {int(path.read_text().split()[0]) for path in pids}
-    total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            values = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        if int(stat.parent.name) in roots:
-            total += sum(map(int, values[11:15]))
-        elif int(values[1]) in roots:
-            total += sum(map(int, values[11:13]))
-    return total / _TICKS
+    while True:
+        total = ended = _of_ended(roots)
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            values = _times(stat)
+            if values and (int(stat.parent.name) in roots or int(values[1]) in roots):
+                total += sum(map(int, values[11:13]))
+        if _of_ended(roots) == ended:  # else a process that ended meanwhile is in neither
+            return total / _TICKS
+
+
+def _of_ended(roots: Iterable[int]) -> int:
+    """The ticks of processes that these have waited for."""
+    return sum(sum(map(int, _times(Path(f"/proc/{pid}/stat"))[13:15])) for pid in roots)
+
+
+def _times(stat: Path) -> list[str]:
+    try:
+        return stat.read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return []
 
 
 # --- jobs ---
