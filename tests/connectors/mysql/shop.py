@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_channel.connectors.mysql import MysqlReader
+from spark_channel.connectors.mysql.dialect import state_of, table_named
 from tests.connectors.sql.one_database import OneDatabase
 from tests.servers.mariadb import MariadbServer
 
@@ -29,6 +30,13 @@ class Shop(OneDatabase[MysqlReader]):
     def rows(self, statement: str) -> list[tuple[str, ...]]:
         text = self.sql(statement)
         return [tuple(line.split("\t")) for line in text.split("\n")] if text else []
+
+    def state(self, name: str = "t") -> str:
+        """What tells the table from another one of its name."""
+        with self.reader(None, query="SELECT 1").connect("plan") as session:
+            table = table_named(session, self.database, name)
+            assert table is not None
+            return state_of(session, table)
 
     def staged(self) -> list[str]:
         found = self.rows(f"SHOW TABLES FROM {self.database} LIKE 'spark\\_channel\\_stage%'")

@@ -217,6 +217,10 @@ def test_another_server_of_the_topology_continues_the_stream() -> None:
         before.sql("INSERT INTO t VALUES (1, 'a', 0); INSERT INTO t VALUES (2, 'b', 0)")
         middle = feed.latest(start, FeedLimit(rows=1))
         replica.sql(f"SELECT MASTER_GTID_WAIT('{primary.sql('SELECT @@gtid_binlog_pos')}', 30)")
+        state = after.state()
+        before.sql("UPDATE t SET n = 0; ANALYZE TABLE t")
+        replica.sql(f"SELECT MASTER_GTID_WAIT('{primary.sql('SELECT @@gtid_binlog_pos')}', 30)")
+        assert after.state() == state
         primary.stop(crash=True)
         replica.sql("STOP SLAVE; RESET SLAVE ALL")
         with pytest.raises(SourceError) as raised:

@@ -95,6 +95,7 @@ def test_a_replica_is_followed_watched_and_promoted(mysql: Shop) -> None:
         wait_for(replica, executed(primary))
         other = Shop(replica, "warehouse")
         assert other.read("t").num_rows == 1
+        state = other.state()
         feed, of_replica = feed_of(mysql), feed_of(other)
         (start,), (start_there,) = feed.now(), of_replica.now()
         mysql.sql("INSERT INTO t VALUES (2, 'b')")
@@ -102,6 +103,7 @@ def test_a_replica_is_followed_watched_and_promoted(mysql: Shop) -> None:
         mysql.sql("UPDATE t SET item = 'c' WHERE id = 1")
         wait_for(replica, executed(primary))
         assert brief(all_after(of_replica, start_there)) == [("insert", 2, "b"), ("update", 1, "c")]
+        assert other.state() == state
         assert {"threads_running", "history_length", "replication_lag"} <= signals(other)
         assert "replication_lag" not in signals(mysql)
         primary.stop(crash=True)

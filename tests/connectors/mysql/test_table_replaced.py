@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.mysql.dialect import state_of, table_named
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.errors import SourceError
 from tests.connectors.mysql.shop import Shop, own_shop
@@ -157,20 +156,14 @@ def test_the_check_is_one_look_for_each_split(shop: Shop, monkeypatch: pytest.Mo
 
 
 def _states(shop: Shop, name: str, form: str, acts: Sequence[str]) -> list[str]:
-    """What the server says of the table before and behind each of `acts`: its number only, not the time."""
-
-    def sql(text: str) -> None:
-        shop.sql(text.format(t=f"`{name}`", other=f"`other {name}`", form=form))
-
-    name = name.replace("`", "``")
-    sql(_TWINS)
-    with shop.reader(None, query="SELECT 1").connect("plan") as session:
-        table = table_named(session, shop.database, name.replace("``", "`"))
-        assert table is not None
-        states = [state_of(session, table)]
-        for act in acts:
-            sql(act)
-            states.append(state_of(session, table))
+    """The table's number before and behind each of `acts`, without the time that a state has beside it."""
+    quoted = name.replace("`", "``")
+    words = {"t": f"`{quoted}`", "other": f"`other {quoted}`", "form": form}
+    shop.sql(_TWINS.format(**words))
+    states = [shop.state(name)]
+    for act in acts:
+        shop.sql(act.format(**words))
+        states.append(shop.state(name))
     numbers = [state.split(" ")[3] for state in states]
     assert "None" not in numbers
     return numbers
@@ -223,17 +216,14 @@ def test_a_server_that_starts_again_has_the_same_table(server_class: type[Mariad
     try:
         shop = Shop(server, "shop")
         shop.sql(_MADE)
-        numbers = []
+        states = []
         for crash in (False, True, None):
-            with shop.reader("t").connect("plan") as session:
-                table = table_named(session, "shop", "t")
-                assert table is not None
-                numbers.append(state_of(session, table))
+            states.append(shop.state())
             if crash is not None:
                 shop.sql("TRUNCATE other; CREATE TABLE more LIKE other; DROP TABLE more")
                 server.stop(crash=crash)
                 server.start()
-        assert len(set(numbers)) == 1
-        assert not numbers[0].endswith("None")
+        assert len(set(states)) == 1
+        assert not states[0].endswith("None")
     finally:
         server.close()

@@ -146,7 +146,7 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
         return
     cascades = session.rows(
         "SELECT constraint_name, delete_rule, update_rule FROM information_schema.referential_constraints "
-        "WHERE constraint_schema = %s AND table_name = %s",
+        "WHERE constraint_catalog = 'def' AND constraint_schema = %s AND table_name = %s",
         [table.schema, table.name],
     )
     for name, on_delete, on_update in cascades:

@@ -1,6 +1,7 @@
 """Which foreign keys of other tables delete or empty their rows with a table's.
 
-MariaDB's catalog opens all tables that the login may see for it. InnoDB's list of keys opens none, and needs PROCESS.
+MariaDB's catalog opens all tables that the login may see for it. InnoDB's list of keys opens none, and needs PROCESS
+(findings/mariadb-foreign-keys-open-all-tables.sh).
 """
 
 from collections.abc import Sequence
