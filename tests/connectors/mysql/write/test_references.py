@@ -49,3 +49,10 @@ def test_keys_of_any_names_are_found(own: Shop, login: dict[str, str]) -> None:
             "kid": [],
         }
         assert reached(session, names) == {(own.database, "pä#r"), (own.database, "tree")}
+
+
+def test_a_source_says_which_of_many_tables_have_keys(own: Shop) -> None:
+    names = ["kid", "tree", "pä#r", "plain", "absent", *(f"t{number}" for number in range(60))]
+    reader = own.reader("kid", user="etl", password="p")
+    referring = reader.referring([(own.database, name) for name in names])
+    assert referring == {(own.database, "kid"), (own.database, "tree")}
