@@ -129,14 +129,14 @@ def without_warning(context: Any) -> Iterator[None]:
 _Get = Callable[[str], str | None]
 
 
-def slots_of(get: _Get, cores: int) -> int | None:
+def slots_of(get: _Get, cores: int | None) -> int | None:
     """The most tasks that run at the same time; None when nothing bounds them (dynamic allocation without a maximum).
 
-    `get` reads a setting of Spark's, `cores` are those that its executors have now. Executors that Spark starts
-    in the place of lost ones are the same number.
+    `get` reads a setting of Spark's, `cores` are those that its executors have now; None = it has none yet. Executors
+    that Spark starts in the place of lost ones are the same number.
     """
     cpus = _number(get("spark.task.cpus")) or 1
-    if _LOCAL.fullmatch(get("spark.master") or ""):
+    if cores is not None and _LOCAL.fullmatch(get("spark.master") or ""):
         return max(1, cores // cpus)
     if (most := _number(get("spark.cores.max"))) is not None:
         return max(1, most // cpus)
@@ -147,7 +147,14 @@ def slots_of(get: _Get, cores: int) -> int | None:
     executor_cores = _number(get("spark.executor.cores"))
     if executors is not None and executor_cores is not None:
         return max(1, executors * (executor_cores // cpus))
-    return None if dynamic else max(1, cores // cpus)
+    return None if dynamic or cores is None else max(1, cores // cpus)
+
+
+def _cores_of(context: Any) -> int | None:
+    """The cores of the executors; None on a cluster whose executors have not registered, of which Spark counts two."""
+    beside_driver = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # noqa: SLF001 - no public road
+    is_one_process = _LOCAL.fullmatch(context.master) is not None
+    return int(context.defaultParallelism) if is_one_process or beside_driver else None
 
 
 def _number(text: str | None) -> int | None:
@@ -455,7 +462,7 @@ def session_slots(spark: SparkSession) -> int | None:
             if is_readable and cores
             else None
         )
-    return slots_of(context.getConf().get, int(context.defaultParallelism))
+    return slots_of(context.getConf().get, _cores_of(context))
 
 
 def service_of(spark: SparkSession) -> "ServiceAddress":
@@ -584,7 +591,7 @@ def _serve(context: Any) -> None:
         ),
         ProgressDisplay(),
     )
-    server.slots = lambda: slots_of(context.getConf().get, int(context.defaultParallelism))
+    server.slots = lambda: slots_of(context.getConf().get, _cores_of(context))
     server.jobs.subscribe(_ReportStore())
     server.jobs.subscribe(display)
     address = server.start()

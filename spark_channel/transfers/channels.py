@@ -69,8 +69,9 @@ def task_bound(
 ) -> ChannelBound | None:
     """The most connections of a DataFrame's read or write, where Spark runs `tasks` at a time; None = any number.
 
-    None for `tasks` = not known. A task opens `of_a_task` connections. `shared`: the same query may read and write one
-    server, or read it twice, and the two know nothing of each other: each gets half of what it leaves to no others.
+    None for `tasks` = not known. A task opens `of_a_task` connections. `shared`: the same query may read one server
+    several times, and write it, and these know nothing of each other. Each gets a half of what it leaves to no others
+    where so few tasks run that all reads together use two thirds of that; else a third, and four leave some.
     """
     wanted = None if tasks is None else tasks * (of_a_task + shared)
     if wanted is not None and wanted <= _FEW:
@@ -86,7 +87,10 @@ def task_bound(
     allowed = answer.count - answer.count // _LEFT - _BESIDE
     if wanted is not None and wanted <= allowed:
         return None
-    channels = max(1, allowed // (1 + shared))
+    parts = 1
+    if shared:
+        parts = 2 if tasks is not None and 3 * tasks * of_a_task <= 2 * allowed else 3
+    channels = max(1, allowed // parts)
     return ChannelBound(channels, f"{answer.place} has {answer.count} free connections")
 
 

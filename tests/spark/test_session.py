@@ -243,6 +243,25 @@ def test_how_many_tasks_run_at_once(
     assert slots_of(settings.get, cores) == slots
 
 
+@pytest.mark.parametrize(
+    ("master", "executors", "slots"),
+    [("local[3]", 0, 3), ("spark://m:7077", 0, None), ("spark://m:7077", 2, 3)],
+)
+def test_tasks_of_a_cluster_without_executors_are_not_known(
+    master: str, executors: int, slots: int | None
+) -> None:
+    """Spark says two cores then, and a job that is planned would take as many for all that ever run."""
+    blocks = SimpleNamespace(size=lambda: 1 + executors)
+    jvm = SimpleNamespace(sc=lambda: SimpleNamespace(getExecutorMemoryStatus=lambda: blocks))
+    context = SimpleNamespace(
+        _jsc=jvm,
+        master=master,
+        defaultParallelism=3,
+        getConf=lambda: {"spark.master": master},
+    )
+    assert slots_of(context.getConf().get, session_module._cores_of(context)) == slots
+
+
 def test_a_read_that_a_limit_ended_does_not_take_the_place_of_the_write_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

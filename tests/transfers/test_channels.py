@@ -93,11 +93,25 @@ def test_tasks_of_spark_are_bounded_where_all_of_them_would_take_too_many_connec
         "27 are for the job: 13 tasks, each reads and writes"
     )
     assert of_tasks(Side("a", 40), 14) == 13
-    assert of_tasks(Side("a", 40), None) == 13, "so many may run"
+    assert of_tasks(Side("a", 40), 19) == 9, "more than two thirds of 27"
+    assert of_tasks(Side("a", 40), None) == 9, "so many may run"
     assert of_tasks(Side("a", 40), 27, shared=False) is None
     assert of_tasks(Side("a", 40), 28, shared=False) == 27
-    assert of_tasks(Side("a", 40), 13, of_a_task=2) == 13, "channels of tasks of two each"
+    assert of_tasks(Side("a", 40), 13, of_a_task=2) == 9, "channels of tasks of two each"
     assert of_tasks(Side("a", 3), 3) == 1
+
+
+@pytest.mark.parametrize("free", range(10, 500, 7))
+def test_reads_and_writes_of_one_server_in_one_query_leave_it_connections(free: int) -> None:
+    for tasks in range(1, 2 * free):
+        bound = of_tasks(Side("a", free), tasks)
+        of_each = tasks if bound is None else bound
+        for reads in (1, 2, 3, 4):
+            # A task reads one table at a time. Those that write beside it are connected once more.
+            reading = min(tasks, reads * of_each)
+            assert reading < free
+            if reads < 4:
+                assert reading + min(tasks, of_each) < free
 
 
 def test_a_server_that_refuses_the_question_gets_one_connection() -> None:
