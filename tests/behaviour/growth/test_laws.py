@@ -104,7 +104,7 @@ _COUNTS: dict[str, Callable[[Path, int], int]] = {
     "the same": bytes_of_an_offset,
     "calls of the coordinator for one request of a client": calls_of_a_grant,
     "calls to read a job file": calls_of_a_job_file,
-    "calls to plan a Kafka topic and look at it, its brokers aside (10 000: 0.4 s)": calls_of_a_kafka_topic,
+    "calls to plan a Kafka topic and look at it, its brokers aside": calls_of_a_kafka_topic,
     "calls of one more job into a folder": calls_of_a_job_into_a_folder,
 }
 
