@@ -66,12 +66,13 @@ if TYPE_CHECKING:
         encode,
     )
     from spark_channel.limits.protection import AdaptiveLimit
-    from spark_channel.limits.registry import LimitRegistry, Semaphore, marked
+    from spark_channel.limits.registry import LimitRegistry, Semaphore, marked, name_at_target
     from spark_channel.limits.token_bucket import (
         CombinedLimiter,
         RateLimiter,
         StaticShare,
         TokenBucket,
+        rate_at_target,
     )
 else:
     __getattr__, __dir__ = lazy.exports(
@@ -109,8 +110,14 @@ else:
                 "encode",
             ],
             "protection": ["AdaptiveLimit"],
-            "registry": ["LimitRegistry", "Semaphore", "marked"],
-            "token_bucket": ["CombinedLimiter", "RateLimiter", "StaticShare", "TokenBucket"],
+            "registry": ["LimitRegistry", "Semaphore", "marked", "name_at_target"],
+            "token_bucket": [
+                "CombinedLimiter",
+                "RateLimiter",
+                "StaticShare",
+                "TokenBucket",
+                "rate_at_target",
+            ],
         },
     )
 
@@ -153,4 +160,6 @@ __all__ = [
     "decode_request",
     "encode",
     "marked",
+    "name_at_target",
+    "rate_at_target",
 ]

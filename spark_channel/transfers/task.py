@@ -137,6 +137,7 @@ class GroupRunner:
                 attempt.number,
                 budget=link.dirty_budget(self._options),
                 limiter=link.limiter,
+                added=link.added,
                 counters=counters,
                 permit=link.permit,
                 keeps=self._link.spec.max_connections is None,
