@@ -66,13 +66,12 @@ if TYPE_CHECKING:
         encode,
     )
     from spark_channel.limits.protection import AdaptiveLimit
-    from spark_channel.limits.registry import LimitRegistry, Semaphore, marked, name_at_target
+    from spark_channel.limits.registry import LimitRegistry, Semaphore, marked
     from spark_channel.limits.token_bucket import (
         CombinedLimiter,
         RateLimiter,
         StaticShare,
         TokenBucket,
-        rate_at_target,
     )
 else:
     __getattr__, __dir__ = lazy.exports(
@@ -110,14 +109,8 @@ else:
                 "encode",
             ],
             "protection": ["AdaptiveLimit"],
-            "registry": ["LimitRegistry", "Semaphore", "marked", "name_at_target"],
-            "token_bucket": [
-                "CombinedLimiter",
-                "RateLimiter",
-                "StaticShare",
-                "TokenBucket",
-                "rate_at_target",
-            ],
+            "registry": ["LimitRegistry", "Semaphore", "marked"],
+            "token_bucket": ["CombinedLimiter", "RateLimiter", "StaticShare", "TokenBucket"],
         },
     )
 
@@ -160,6 +153,4 @@ __all__ = [
     "decode_request",
     "encode",
     "marked",
-    "name_at_target",
-    "rate_at_target",
 ]

@@ -56,16 +56,11 @@ from spark_channel.limits.messages import (
     decode_request,
     encode,
 )
-from spark_channel.limits.token_bucket import MICROS, NANOS, nanoseconds, rate_at_target
+from spark_channel.limits.token_bucket import MICROS, NANOS, nanoseconds
 
 __all__ = [
-    "AT_TARGET",
     "Coordinator",
 ]
-
-
-AT_TARGET = "@>"
-"""The end of the name under which clients pay a second time, when they add rows to the target."""
 
 
 CLIENTS_LISTED = 200
@@ -210,7 +205,6 @@ class Coordinator:
         self._pool.set_limits(rows_per_second, bytes_per_second)
         self._savings = BurstCredit(self._blocked_until)
         self._allotment = GrantAllocator(self._pool, self.epoch, self._savings)
-        self._at_target: Coordinator | None = None
 
     def handle(self, request: Request) -> Reply:
         """Carry out one request."""
@@ -235,9 +229,6 @@ class Coordinator:
                 case SetRates():
                     self._set_limits((request.rows_per_second, request.bytes_per_second), self._cap)
                     self._changed()
-                    if self._at_target is not None:
-                        rows, nbytes = map(rate_at_target, self._set)
-                        self._at_target.handle(SetRates(self._at_target.limit, rows, nbytes))
                 case Pause():
                     self._paused = True
                     self._changed()
@@ -318,25 +309,6 @@ class Coordinator:
             copy._blocked_until = self._blocked_until
             copy._savings.advance((0, 0), self._blocked_until)
             return copy
-
-    def at_target(self) -> "Coordinator":
-        """Return the coordinator of what is added to the target: at 1.05 times the limit that is set.
-
-        A pause, or a limit that is lowered, leaves it as it is: rows that have paid are added, since they wait in a
-        transaction.
-        """
-        with self._lock:
-            if self._at_target is None:
-                self._at_target = Coordinator(
-                    f"{self.limit}{AT_TARGET}",
-                    *map(rate_at_target, self._set),
-                    clock=self._clock,
-                    max_clients=self._pool.max_clients,
-                    max_jobs=self._max_jobs,
-                    on_call=self._on_call,
-                    new_id=self._new_id,
-                )
-            return self._at_target
 
     # --- changes
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
-from spark_channel.limits.coordinator import AT_TARGET, Coordinator
+from spark_channel.limits.coordinator import Coordinator
 from spark_channel.limits.messages import (
     Acknowledged,
     Join,
@@ -139,11 +139,6 @@ def _checked(count: int) -> int:
 def marked(limit: str, mark: str | None) -> str:
     """The name under which clients that load the resource `mark` join a limit that holds per mark."""
     return limit if mark is None else f"{limit}@{mark}"
-
-
-def name_at_target(limit: str) -> str:
-    """The name under which clients join that add rows to a target which have paid `limit` before."""
-    return f"{limit}{AT_TARGET}"
 
 
 class LimitRegistry:
@@ -291,12 +286,7 @@ class LimitRegistry:
         return float(sum(part.spent[nbytes] for part in coordinators))
 
     def _coordinator(self, request: Request) -> Coordinator:
-        limit = request.limit.removesuffix(AT_TARGET)
-        coordinator = self._of_limit(limit, request)
-        return coordinator if limit == request.limit else coordinator.at_target()
-
-    def _of_limit(self, limit: str, request: Request) -> Coordinator:
-        name, at, mark = limit.partition("@")
+        name, at, mark = request.limit.partition("@")
         with self._lock:
             parent = self._limits.get(name)
             marks = self._marks.get(name)
@@ -308,8 +298,8 @@ class LimitRegistry:
             if coordinator is not None:
                 return coordinator
             if not isinstance(request, Join):
-                raise RejoinError(f"limit {limit!r} has no clients; join again")
-            coordinator = self._new_mark(parent, marks, limit)
+                raise RejoinError(f"limit {request.limit!r} has no clients; join again")
+            coordinator = self._new_mark(parent, marks, request.limit)
             marks[mark] = coordinator
             return coordinator
 

@@ -25,7 +25,6 @@ __all__ = [
     "StaticShare",
     "TokenBucket",
     "nanoseconds",
-    "rate_at_target",
     "rate_in_micros",
 ]
 
@@ -41,13 +40,6 @@ _HIGHEST_RATE = 1 << 62
 EARLY_NS = 1_000
 """A wait this short is over: a float of seconds cannot express it, and sleeping it again would spin."""
 _PAID = Wait(0.0)
-_AT_TARGET = 1.05
-"""So many times the limit may be added to a target in a second: what it was late with is caught up with."""
-
-
-def rate_at_target(rate: float | None) -> float | None:
-    """The rate at which rows are added to a target that were paid for at `rate`; None = unlimited."""
-    return None if rate is None or rate >= _HIGHEST_RATE / 2 else rate * _AT_TARGET
 
 
 def nanoseconds(seconds: float) -> int:

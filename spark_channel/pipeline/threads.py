@@ -274,8 +274,11 @@ class HandoffSlot(Generic[_T]):
         weight: of an object that is held, asked each time. By default one object fills the slot.
     """
 
-    def __init__(self, weight: Callable[[_T], float] = lambda _: 1.0) -> None:
-        self._weight = weight
+    def __init__(
+        self, weight: Callable[[_T], float] = lambda _: 1.0, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._weight, self._clock = weight, clock
+        self._is_giving = False
         self._changed = threading.Condition()
         self._held: deque[_T] = deque()
         self._closed = False
@@ -284,7 +287,11 @@ class HandoffSlot(Generic[_T]):
     def give(self, thing: _T) -> bool:
         """Wait for the place to be free. False: cancelled, and `thing` was not taken."""
         with self._changed:
-            self._changed.wait_for(lambda: self._has_room or self._cancelled)
+            if not self._has_room and not self._cancelled:
+                self._is_giving = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._has_room or self._cancelled)
+                self._is_giving = False
             if self._cancelled:
                 return False
             self._held.append(thing)
@@ -310,6 +317,20 @@ class HandoffSlot(Generic[_T]):
         """Whether the giver is ahead, by what the taker takes next."""
         with self._changed:
             return bool(self._held)
+
+    def rest(self, seconds: float) -> bool:
+        """Wait for so long; or, True, until the giving one waits for room. It ends when the slot is cancelled."""
+        until = self._clock.now() + seconds
+        with self._changed:
+            while not self._is_blocked and not self._cancelled:
+                if (left := until - self._clock.now()) <= 0:
+                    break
+                self._clock.wait(self._changed, left)
+            return self._is_blocked
+
+    @property
+    def _is_blocked(self) -> bool:
+        return self._is_giving and not self._has_room
 
     def close(self) -> None:
         """End the giving side after the last object."""

@@ -19,7 +19,6 @@ from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePla
 from spark_channel.errors import ChannelError, DirtyRowsError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
-from spark_channel.pipeline.target_payer import TargetPayer
 from spark_channel.pipeline.threads import HandoffSlot, HeldBack, PrefetchingPayer, join
 from spark_channel.pipeline.write import drain, end_phase, roll_back
 from spark_channel.planning import Split, Task, TaskGroup
@@ -30,6 +29,11 @@ __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "Tr
 
 _BLOCKED_SECONDS = 0.005
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
+_MOST_DELAY = 4.0
+"""Seconds by which the rows of a limited transfer reach the target later than they came, at most."""
+_DELAY_SHRINKS = 0.02
+"""By this part of the time that passes it becomes shorter, where one task was slow: rows come so much faster
+meanwhile."""
 _LIMITED_WAITING_PART = 1 / 4
 _WAITING_PART = 1 / 8
 """Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
@@ -41,6 +45,8 @@ _NATIVE_PART = 1 / 4
 """Native rows come in small pieces, which the target takes as they are: less of them than of others is enough."""
 _MOST_WAITING = 8
 """The most tasks that wait, however few rows they have: a lane that is free finds none of them."""
+_MOST_PAID = 64
+"""Points of a task's time that are kept: where there are more, every second one goes."""
 _MANY_BEFORE = 2
 """After so many tasks of a lane, its last one ends as slowly as these did: the target does not feel it, and what waits
 for the transfer, such as the next table, waits for little longer."""
@@ -125,9 +131,25 @@ class _InFlight:
     """What was read so far, paid or not."""
     begun: float = 0.0
     arrived_seconds: float = 0.0
+    paid_rows: int = 0
+    paid: list[tuple[int, float]] = field(default_factory=list)
+    """(rows, when they were paid), at most `_MOST_PAID` points."""
 
     def push(self, batch: pa.RecordBatch, nbytes: int) -> None:
         self.channel.push(batch, nbytes=nbytes)
+        self.paid_rows += batch.num_rows
+        if len(self.paid) == _MOST_PAID:
+            del self.paid[::2]
+        self.paid.append((self.paid_rows, SYSTEM_CLOCK.now()))
+
+    def arrived_parts(self) -> list[tuple[float, float]]:
+        """See `TaskWriter.arrived_parts`."""
+        if not self.paid_rows or self.arrived_seconds <= 0:
+            return []
+        return [
+            (rows / self.paid_rows, min(1.0, max(0.0, at - self.begun) / self.arrived_seconds))
+            for rows, at in self.paid
+        ]
 
     def turn_came(self, waits: "_LaneWaits") -> None:
         """The rows of the task before are all paid."""
@@ -200,7 +222,6 @@ class GroupTransfer:
     being closed. Batches leave a channel when the target has them. The first error ends all lanes: every
     attempt that is open is rolled back, and `run` raises it.
 
-    `added` makes the limiter of what is added to the target, see `TargetPayer`.
     `counters(task)` makes the counters of a task, `permit()` gives a context in which its target may be open.
     `keeps`: between two tasks a writing thread may keep what they share, such as a connection, without a permit.
     `again`: an earlier attempt of the group may have committed tasks (`commit=task`): these are not read again.
@@ -214,7 +235,6 @@ class GroupTransfer:
         *,
         budget: DirtyBudget,
         limiter: Limiter | None = None,
-        added: Callable[[], Limiter | None] = lambda: None,
         counters: Callable[[Task], Counters] | None = None,
         permit: Callable[[], AbstractContextManager[Any]] = nullcontext,
         keeps: bool = True,
@@ -225,7 +245,6 @@ class GroupTransfer:
         self._attempt = attempt
         self._budget = budget
         self._limiter = limiter
-        self._payer = TargetPayer(added, clock=SYSTEM_CLOCK)
         self._make_counters = counters or (lambda task: Counters(task.id, attempt))
         self._permit = permit
         self._keeps = keeps
@@ -233,13 +252,17 @@ class GroupTransfer:
         self._lock = threading.Lock()
         self._queue: deque[Task] = deque(group.tasks)
         self._lanes = [
-            HandoffSlot[_InFlight](self._weight)
+            HandoffSlot[_InFlight](self._weight, SYSTEM_CLOCK)
             for _ in range(min(group.channels, len(group.tasks)))
         ]
         self._open: dict[int, MemoryChannel] = {}
         self._outcomes: list[TaskOutcome] = []
         self._error: BaseException | None = None
         self._writing = len(self._lanes)
+        self._delay, self._delay_at = 0.0, SYSTEM_CLOCK.now()
+        """Seconds from when a limited task's rows came to when they are brought to the target: as long as the slowest
+        task took to come. The same for all, so that the target sees the limit as it was used, only later. Shorter
+        where a lane's reader would have to wait for it. `_delay_at` is when it was set."""
         self._over = threading.Event()
         """All writers have ended; or one hangs, and is not waited for."""
 
@@ -395,8 +418,9 @@ class GroupTransfer:
                 drain(in_flight.channel, task_writer, steps, plan, log, counters)
                 task_writer.overlapped = lane.holds or ended >= _MANY_BEFORE
                 task_writer.arrived_seconds = in_flight.arrived_seconds
+                task_writer.arrived_parts = in_flight.arrived_parts()
                 if task_writer.spreads and task_writer.overlapped:
-                    task_writer.admit = self._payer.admission(in_flight.rows, in_flight.nbytes)
+                    self._await_turn(in_flight, lane)
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()
@@ -411,6 +435,31 @@ class GroupTransfer:
             return TaskOutcome(task.id, None, log.finish())
         counters.enter(Phase.DONE)
         return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
+
+    def _await_turn(self, in_flight: _InFlight, lane: HandoffSlot[_InFlight]) -> None:
+        """Wait until the rows of the task may be brought to the target, or the next tasks could not be read meanwhile.
+
+        A task of which no two fit does not wait, nor one without rows.
+
+        Raises:
+            ChannelError: the group has failed.
+        """
+        if not in_flight.rows or self._weight(in_flight) >= 1.0:
+            return
+        took = min(in_flight.arrived_seconds, _MOST_DELAY)
+        with self._lock:
+            now = SYSTEM_CLOCK.now()
+            shorter = self._delay - _DELAY_SHRINKS * (now - self._delay_at)
+            self._delay, self._delay_at = max(shorter, took), now
+            wait = in_flight.begun + self._delay - now
+        if wait > 0:
+            with in_flight.counters.trace.timed("wait"):
+                is_blocked = lane.rest(wait)
+            if is_blocked:
+                with self._lock:
+                    self._delay = min(self._delay, took)
+        if self._error is not None:
+            raise self._error
 
     @contextlib.contextmanager
     def _opened(
@@ -470,6 +519,5 @@ class GroupTransfer:
             channels = list(self._open.values())
         for channel in channels:
             channel.fail(self._error)
-        self._payer.cancel(self._error)
         for lane in self._lanes:
             lane.cancel()

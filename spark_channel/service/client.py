@@ -108,21 +108,18 @@ class ServiceClient:
             self._reporting().add(counters)
         return counters
 
-    def limiter(
-        self, name: str = "", *, mark: str | None = None, at_target: bool = False
-    ) -> Limiter | None:
+    def limiter(self, name: str = "", *, mark: str | None = None) -> Limiter | None:
         """Return the limiter of this task's channels: the job's limit, the shared one, or both; None without a limit.
 
         One per client and mark, whoever asks; `name` is what `limits show` calls this task, `mark` the
         resource that it loads, for a limit that holds `per_mark`. A payment raises
         `ServiceUnavailableError` when the service that keeps the limit does not answer for `timeout`
         seconds: a grant is still spent, and then the work stops, rather than run unlimited. It raises
-        `ServiceDeniedError` when the token is refused. `at_target`: the limiter of what was paid for and is added to
-        the target, see `Coordinator.at_target`; it has no static share.
+        `ServiceDeniedError` when the token is refused.
         """
         if not self.spec.limited and self.shared_limit is None:
             return None
-        from spark_channel.limits import CombinedLimiter, marked, name_at_target
+        from spark_channel.limits import CombinedLimiter, marked
         from spark_channel.service.limits import job_limit
 
         self._check_process()
@@ -137,13 +134,8 @@ class ServiceClient:
             limits.append(
                 (self.shared_limit.service, marked(shared, mark) if self.spec.per_mark else shared)
             )
-        if at_target:
-            limits = [(service, name_at_target(limit)) for service, limit in limits]
         with self._lock:
-            limiters = [
-                self._leased(service, limit, name, is_static=not at_target).limiter
-                for service, limit in limits
-            ]
+            limiters = [self._leased(service, limit, name).limiter for service, limit in limits]
         if len(limiters) > 1:
             return CombinedLimiter(limiters)
         return limiters[0]
@@ -238,9 +230,7 @@ class ServiceClient:
                     self._reporter.watch.connection.abandon()
             self._begin()
 
-    def _leased(
-        self, service: ServiceAddress, limit: str, name: str, *, is_static: bool
-    ) -> "LeaseClient":
+    def _leased(self, service: ServiceAddress, limit: str, name: str) -> "LeaseClient":
         from spark_channel.service.leases import LeaseClient
 
         key = (service, limit)
@@ -254,7 +244,7 @@ class ServiceClient:
                 before=before,
                 timeout=self.timeout,
                 # a shared limit is spent by jobs that know nothing of each other's tasks
-                static=self.static if is_static and service is self.address else None,
+                static=self.static if service is self.address else None,
             )
         return self._messengers[key]
 

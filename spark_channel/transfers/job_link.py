@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from spark_channel.errors import ServiceUnavailableError
@@ -62,9 +61,8 @@ class TaskServiceClient:
     """The link of one Spark task to the service; without a service, it counts for itself alone.
 
     `limiter` is None for an unlimited job, a `RateLimiter` of this process for a limit per task, and otherwise spends
-    the grants of the job's coordinator, or `static` where the coordinator cannot be reached. `added` makes the limiter
-    of what is added to the target after it was paid for. The end of the `with` block sends the last counters and gives
-    back the unspent rest.
+    the grants of the job's coordinator, or `static` where the coordinator cannot be reached. The end of the `with`
+    block sends the last counters and gives back the unspent rest.
     """
 
     def __init__(
@@ -83,22 +81,19 @@ class TaskServiceClient:
         if self._client is not None and healths and spec.protected:
             self._client.watch_health(healths)
         self.limiter: Limiter | None = None
-        self.added: Callable[[], Limiter | None] = lambda: None
         if self._client is not None and is_limited(options):
-            mark = mark if spec.per_mark else None
-            self.limiter = self._client.limiter(task_name, mark=mark)
-            self.added = partial(self._client.limiter, task_name, mark=mark, at_target=True)
+            self.limiter = self._client.limiter(task_name, mark=mark if spec.per_mark else None)
         elif options.rows_per_second_per_task or options.bytes_per_second_per_task:
-            self._limit_alone(options.rows_per_second_per_task, options.bytes_per_second_per_task)
+            from spark_channel.limits import RateLimiter
+
+            self.limiter = RateLimiter(
+                options.rows_per_second_per_task, options.bytes_per_second_per_task
+            )
         elif static is not None:
-            self._limit_alone(*static.paces)
+            from spark_channel.limits import RateLimiter
+
+            self.limiter = RateLimiter(*static.paces)
             self._static_alone = True
-
-    def _limit_alone(self, rows: float | None, nbytes: float | None) -> None:
-        from spark_channel.limits import RateLimiter, rate_at_target
-
-        self.limiter = RateLimiter(rows, nbytes)
-        self.added = partial(RateLimiter, rate_at_target(rows), rate_at_target(nbytes))
 
     def counters(
         self,

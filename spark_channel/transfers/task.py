@@ -137,7 +137,6 @@ class GroupRunner:
                 attempt.number,
                 budget=link.dirty_budget(self._options),
                 limiter=link.limiter,
-                added=link.added,
                 counters=counters,
                 permit=link.permit,
                 keeps=self._link.spec.max_connections is None,

@@ -632,9 +632,3 @@ def test_a_status_names_its_clients(clock: HandClock) -> None:
 
 
 _MEASURED = ("rows_per_second", "bytes_per_second", "waiting", "silent_seconds")
-
-
-def test_a_limit_beyond_all_bounds_has_none_at_the_target(clock: HandClock) -> None:
-    coordinator = Coordinator("a", 1 << 61, 1_000, clock=clock)
-    assert coordinator.at_target().limits == (None, 1_050)
-    assert coordinator.at_target() is coordinator.at_target()

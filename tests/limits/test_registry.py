@@ -22,7 +22,6 @@ from spark_channel.limits import (
     decode_reply,
     encode,
     marked,
-    name_at_target,
 )
 from spark_channel.limits.registry import MOST_MARKS
 from tests.limits.conftest import HandClock
@@ -108,32 +107,6 @@ def test_marks_are_bounded_and_idle_ones_make_room(clock: HandClock) -> None:
         join(book, "hosts@more")
     book.handle(Leave("hosts@0", clients[0].client, clients[0].epoch))
     assert pace(join(book, "hosts@more")) == 100
-
-
-@pytest.mark.parametrize("mark", [None, "db1"])
-def test_what_is_added_to_a_target_has_a_twentieth_more_of_the_same_limit(
-    clock: HandClock, mark: str | None
-) -> None:
-    book = LimitRegistry(clock=clock)
-    book.add_limit("a", 100, per_mark=mark is not None)
-    limit = marked("a", mark)
-    added = name_at_target(limit)
-    join(book, limit)
-    first = join(book, added)
-    assert pace(first) == 105, "what is read takes nothing from it"
-    names = book.names()
-    assert added not in names
-    book.handle(Leave(added, first.client, first.epoch, 1, spent_rows=10))
-    assert book.spent("a") == 0, "rows count once"
-    book.handle(SetRates("a", 50))
-    assert pace(join(book, added)) == 52.5
-    book.handle(Pause("a"))
-    assert isinstance(join(book, limit).answer, RetryLater)
-    assert not status(book, added).paused, "rows that have paid wait in a transaction"
-    with pytest.raises(RejoinError):
-        book.handle(GrantRequest(added, "unknown", "e", 1))
-    with pytest.raises(ServiceDeniedError):
-        join(book, name_at_target("b"))
 
 
 def test_permits_and_refusals_travel_as_bytes(clock: HandClock) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_channel.channel import MemoryChannel, Wait
+from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.errors import BatchRefusedError, SourceError, TargetError
@@ -23,8 +23,12 @@ from spark_channel.pipeline import (
     TransferSource,
     TransferWork,
 )
+from spark_channel.pipeline.threads import HandoffSlot
+from spark_channel.pipeline.transfer import _InFlight
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, DirtyLimit, Phase
+from spark_channel.progress.counters import trace_of
+from spark_channel.testing import VirtualClock
 from spark_channel.transform import prepare
 from tests.pipeline.fakes import SCHEMA, MemoryReader, batch
 
@@ -302,43 +306,169 @@ def test_the_time_in_which_the_task_before_is_paid_is_not_the_next_ones() -> Non
     assert 0 < sum(arrived.values()) <= SYSTEM_CLOCK.now() - begun
 
 
-class Free:
-    """A limiter that counts, and never waits."""
+def test_a_target_is_told_when_the_rows_of_a_task_came(clock: VirtualClock) -> None:
+    """So that it can add them at the speeds at which they came: another task ended, and this one had its share, too."""
+    batch = pa.record_batch({"id": pa.array(range(10), pa.int64())})
+    task, long = came(clock.now(), 0.0), came(clock.now(), 0.0)
+    assert task.arrived_parts() == []
+    for _ in range(10):
+        clock.advance(0.2)
+        task.push(batch, 80)
+    for _ in range(10):
+        clock.advance(0.1)
+        task.push(batch, 80)
+    task.finish()
+    parts = task.arrived_parts()
+    assert parts[9] == pytest.approx((0.5, 2 / 3))
+    assert parts[-1] == pytest.approx((1.0, 1.0))
+    for _ in range(1_000):
+        clock.advance(0.001)
+        long.push(batch, 80)
+    long.finish()
+    assert 32 <= len(long.arrived_parts()) <= 64
 
-    rows = nbytes = 0
 
-    def slice_size(self) -> tuple[int | None, int | None]:
-        return 4, None
+class Lane(HandoffSlot[_InFlight]):
+    """Keeps the seconds of each rest, and does not rest. `blocked_after`: then the reader waits for room."""
 
-    def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Any:
-        self.rows, self.nbytes = self.rows + rows, self.nbytes + nbytes
-        return self
+    def __init__(self, clock: VirtualClock, blocked_after: float | None = None) -> None:
+        super().__init__(clock=clock)
+        self.clock, self.blocked_after = clock, blocked_after
+        self.seconds: list[float] = []
 
-    def remaining(self) -> Wait:
-        return Wait(0.0)
+    def rest(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        if self.blocked_after is None or self.blocked_after > seconds:
+            return False
+        self.clock.advance(self.blocked_after)
+        return True
 
-    def cancel(self) -> None:
-        pass
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
+    clock = VirtualClock(100.0)
+    monkeypatch.setattr("spark_channel.pipeline.transfer.SYSTEM_CLOCK", clock)
+    return clock
 
 
-@pytest.mark.parametrize("spreads", [True, False])
-def test_a_target_that_adds_rows_slowly_pays_for_them_once_more(spreads: bool) -> None:
-    """What passed the channel, and only where the next task is read meanwhile."""
-    added, admits = Free(), list[Any]()
+def limited() -> GroupTransfer:
+    return transfer(MemoryReader(), Table(), group(4, 1), limiter=RateLimiter(10))
 
-    def end(task: TableTask) -> None:
-        admits.append(task.admit)
-        if task.admit is not None:
-            assert not task.admit(0.5)
-            assert not task.admit(0.5)
 
-    target = Table(ends=end)
-    target.spreads = spreads
-    limiter = RateLimiter(10_000)
-    transfer(MemoryReader(1), target, group(9, 1), limiter=limiter, added=lambda: added).run()
-    paid = sum(admit is not None for admit in admits)
-    assert (added.rows, added.nbytes) == (10 * paid, 80 * paid)
-    assert (paid >= 7) if spreads else not paid
+def came(begun: float, seconds: float, rows: int = 10) -> _InFlight:
+    task = _InFlight(Task(0, Split({})), MemoryChannel(), Counters(0, 0), rows=rows)
+    task.begun, task.arrived_seconds = begun, seconds
+    return task
+
+
+def test_rows_of_all_tasks_are_brought_to_a_target_as_long_after_they_came(
+    clock: VirtualClock,
+) -> None:
+    """What the limit let through evenly arrives evenly, also where the next task came in half the time."""
+    moving, lane = limited(), Lane(clock)
+    for seconds in (2.0, 1.0, 1.0, 30.0):
+        begun = clock.now()
+        clock.advance(seconds)
+        moving._await_turn(came(begun, seconds), lane)
+    assert lane.seconds == pytest.approx([0.98, 0.96])
+
+
+def test_one_slow_task_does_not_make_all_later_ones_wait(clock: VirtualClock) -> None:
+    """The first that keeps the reader from its next tasks ends the wait, its own and theirs."""
+    moving, lane = limited(), Lane(clock, blocked_after=0.3)
+    for seconds in (3.0, *[0.1] * 39):
+        begun = clock.now()
+        clock.advance(seconds)
+        moving._await_turn(came(begun, seconds), lane)
+    assert lane.seconds == pytest.approx([2.898])
+    assert clock.now() - 100.0 == pytest.approx(3.0 + 39 * 0.1 + 0.3)
+
+
+def test_the_wait_becomes_shorter_with_the_time_that_passes(clock: VirtualClock) -> None:
+    """Not with the time of the tasks alone, of which short ones would be waited for ever after."""
+    moving, lane = limited(), Lane(clock)
+    clock.advance(3.0)
+    moving._await_turn(came(100.0, 3.0), lane)
+    clock.advance(100.0)
+    moving._await_turn(came(clock.now() - 0.1, 0.1), lane)
+    assert lane.seconds == pytest.approx([0.9])
+
+
+def test_tasks_without_rows_and_those_of_which_no_two_fit_into_the_channel_do_not_wait(
+    clock: VirtualClock,
+) -> None:
+    """Nor does a later one wait because they were slow."""
+    moving, lane = limited(), Lane(clock)
+    for rows in (0, 30):
+        moving._await_turn(came(clock.now(), 60.0, rows), lane)
+    moving._await_turn(came(clock.now() - 0.1, 0.1), lane)
+    assert lane.seconds == []
+
+
+def test_the_wait_for_the_target_is_in_the_trace(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving, lane, task = limited(), Lane(clock), came(100.0, 2.0)
+    monkeypatch.setattr(lane, "rest", lambda _seconds: threading.Event().wait(0.05))
+    moving._await_turn(task, lane)
+    assert trace_of(task.counters.snapshot(), 1).phases["wait"] >= 0.05
+
+
+def test_a_group_that_failed_while_a_task_waited_does_not_begin_to_end_it(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving, lane = limited(), Lane(clock)
+
+    def fail(_seconds: float) -> bool:
+        moving.cancel(SourceError("gone"))
+        return False
+
+    monkeypatch.setattr(lane, "rest", fail)
+    with pytest.raises(SourceError, match="gone"):
+        moving._await_turn(came(100.0, 2.0), lane)
+
+
+def test_a_rest_lasts_until_the_giver_waits_for_room_or_the_slot_is_cancelled() -> None:
+    clock = VirtualClock()
+    for end, is_blocked in (("gives", True), ("cancels", False), ("time", False)):
+        lane, answers = HandoffSlot[int](clock=clock), list[bool]()
+        lane.give(1)
+        rests = threading.Thread(target=lambda lane=lane, to=answers: to.append(lane.rest(60.0)))
+        rests.start()
+        clock.wait_until_blocked(rests)
+        gives = threading.Thread(target=lane.give, args=(2,))
+        if end == "gives":
+            gives.start()
+        elif end == "cancels":
+            lane.cancel()
+        else:
+            clock.advance(60.0)
+        rests.join(30)
+        assert answers == [is_blocked]
+        if end == "gives":
+            assert lane.rest(60.0)
+            lane.take()
+            gives.join(30)
+
+
+def test_a_task_that_cannot_be_spread_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+
+    def rest(_lane: object, seconds: float) -> bool:
+        rests.append(seconds)
+        return False
+
+    monkeypatch.setattr(HandoffSlot, "rest", rest)
+
+    def stall(split: Split, _number: int) -> None:
+        threading.Event().wait(0.3 if split.params["number"] == 0 else 0.0)
+
+    for spreads in (False, True):
+        target = Table()
+        target.spreads = spreads
+        reader = MemoryReader(1, before=stall)
+        transfer(reader, target, group(9, 1), limiter=RateLimiter(10_000)).run()
+        assert bool(rests) == spreads
 
 
 def test_an_error_of_a_source_ends_all_lanes() -> None:

@@ -258,20 +258,6 @@ def test_a_task_that_reaches_no_service_keeps_its_share_and_the_next_one_begins_
     assert took[1] <= 0.5
 
 
-def test_what_is_added_to_a_target_pays_to_each_limit_once_more(server: ServiceServer) -> None:
-    server.limits.book.add_limit("orders-db", 500)
-    shared = SharedLimitAddress(server.address, "orders-db")
-    spec = JobSpec("write", rows_per_second=1_000)
-    with ServiceClient(server.address, "j", spec, shared_limit=shared) as client:
-        added = client.limiter("group 0", at_target=True)
-        read = client.limiter("group 0")
-        assert added is not None
-        assert added is not read
-        payment = added.pay(1, 0, lambda: None)
-        wait_for(lambda: payment.remaining().seconds == 0.0, "the first row")
-        assert added.slice_size()[0] == 10, "20 ms of 525 rows/s"
-
-
 def test_a_shared_limit_has_no_share(silent_port: int, server: ServiceServer) -> None:
     """Jobs that know nothing of each other cannot split it."""
     silent = SharedLimitAddress(ServiceAddress("127.0.0.1", silent_port, "token"), "orders-db")

@@ -511,13 +511,12 @@ class TaskWriter(ABC):
     arrived_seconds: float = 0.0
     """How long the host paid for this task's rows, from when those of the task before were paid; 0.0 = not known. That
     may begin before the writer is opened. Set before `close`."""
-    admit: Callable[[float], bool] | None = None
-    """Called with the part of the task's rows that are sent next: it waits until the target may get them, so that all
-    tasks of the job together keep the limit there, too, and returns whether it waited. It waits for a few seconds in
-    all, then no more. Set before `close`; None = no need."""
+    arrived_parts: Sequence[tuple[float, float]] = ()
+    """(part of the rows, part of that time in which they were paid), between (0, 0) and (1, 1); empty = evenly. The
+    speed of a task changes when another one begins or ends."""
     spreads: bool = False
-    """Whether `close` brings the rows to the target over nearly the time in which they came, if it is `overlapped`, and
-    asks `admit`."""
+    """Whether `close` brings the rows to the target over nearly the time in which they came, if it is `overlapped`. The
+    host then calls it as long after the rows came for one task as for another."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

@@ -2,9 +2,11 @@
 writes. They do no I/O; a database only says how to send a piece.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Self
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, FixedSeconds
@@ -161,10 +163,18 @@ class _Pacer:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Over how many seconds held rows are added, and what lets them pass: see `TaskWriter.admit`."""
+    """Over how many seconds held rows are added, and how they came: see `TaskWriter.arrived_parts`."""
 
     seconds: float
-    admit: Callable[[float], bool] | None = None
+    parts: Sequence[tuple[float, float]] = ()
+
+
+def _time_part(parts: Sequence[tuple[float, float]], rows_part: float) -> float:
+    """The part of the time after which `rows_part` of the rows had come."""
+    index = bisect_left(parts, rows_part, key=itemgetter(0))
+    low, early = parts[index - 1] if index else (0.0, 0.0)
+    high, late = parts[index] if index < len(parts) else (1.0, 1.0)
+    return early + (late - early) * (rows_part - low) / (high - low) if high > low else late
 
 
 class WritePacer(_Pacer):
@@ -174,7 +184,7 @@ class WritePacer(_Pacer):
     """
 
     _free_at: float | None = None
-    _admit: Callable[[float], bool] | None = None
+    _parts: Sequence[tuple[float, float]] = ()
 
     @classmethod
     def moving(
@@ -184,21 +194,17 @@ class WritePacer(_Pacer):
         return cls(burst_seconds, first=first, least=first, samples=_SEEN_MOVING, clock=clock)
 
     def begin(
-        self, rows: int, spread: float | None, admit: Callable[[float], bool] | None = None
+        self, rows: int, spread: float | None, parts: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Work for so many rows begins. Pieces are spread evenly over `spread` seconds, and longer where the server, or
-        `admit`, is late; see `Spread`.
+        """Work for so many rows begins. Pieces are spread over `spread` seconds, and longer where the server is late:
+        evenly, or by `parts`, see `Spread`.
 
         None: over four times what they take. The server rests three times as long as a piece took: as it counts, at
         most four times what is usual, and half a second.
         """
         self._begin(rows)
         self._spread, self._free_at = spread or 0.0, None if spread is not None else self._began
-        self._admit = admit
-
-    def admit(self, rows: int) -> bool:
-        """Before so many rows are sent, or just behind them: wait until they may pass. Returns whether it waited."""
-        return self._admit is not None and self._admit(rows / self._asked)
+        self._parts = parts
 
     def sent(self, rows: int) -> None:
         """So many rows are on their way; how long the server works for them is not known."""
@@ -217,24 +223,22 @@ class WritePacer(_Pacer):
         end: int,
         *,
         spread: float | None = None,
-        admit: Callable[[float], bool] | None = None,
+        parts: Sequence[tuple[float, float]] = (),
     ) -> None:
         """`work(a, b)` for ranges that cover `begin` to `end`, each when it is due; see `begin`.
 
         `work` may return the seconds that the server says it took. While pieces are late, as where the network is slow,
         they are up to four times as large, and up to twice where the network is known to be fast.
         """
-        self.begin(end - begin, spread, admit)
-        at, larger, is_held = begin, 1, False
+        self.begin(end - begin, spread, parts)
+        at, larger = begin, 1
         while at < end:
-            is_late = at > begin and not self.rest() and not is_held
+            is_late = at > begin and not self.rest()
             is_near = 0 < self._empty_seconds <= _LATE * self._burst_seconds
             most = _LATE_NEAR if is_near else _LATE
             larger = min(most, 2 * larger) if is_late else max(1, larger // 2)
             rows = min(self.rows * larger, self.most_rows)
-            stop = min(at + rows, end)
-            is_held = self.admit(stop - at)
-            begun = self._clock.now()
+            stop, begun = min(at + rows, end), self._clock.now()
             worked = work(at, stop)
             self.took(stop - at, self._clock.now() - begun if worked is None else worked)
             at = stop
@@ -242,7 +246,7 @@ class WritePacer(_Pacer):
     def _due(self) -> float:
         if self._free_at is not None:
             return self._free_at
-        due = super()._due()
+        due = self._began + self._spread * _time_part(self._parts, self._taken / self._asked)
         too_late = self._clock.now() - due - max(_MOST_LATE, self._empty_seconds)
         if too_late > 0:
             self._began += too_late

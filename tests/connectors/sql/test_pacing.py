@@ -222,26 +222,30 @@ def test_short_copies_that_take_long_without_rows_are_not_cut_smaller() -> None:
     assert pieces <= 50
 
 
-def test_pieces_ask_to_pass_before_they_are_sent_and_waiting_makes_them_no_larger() -> None:
-    clock, events = VirtualClock(), list[tuple[str, float]]()
+@pytest.mark.parametrize(
+    ("parts", "halves"),
+    [
+        ((), 0.5),
+        (((0.25, 0.5),), 2 / 3),
+        (((0.5, 0.2), (0.9, 1.0)), 0.2),
+        (((1.0, 1.0),), 0.5),
+    ],
+)
+def test_rows_are_sent_as_they_came(parts: list[tuple[float, float]], halves: float) -> None:
+    clock, at = VirtualClock(), dict[int, float]()
 
     def send(begin: int, end: int) -> None:
-        events.append(("sent", end - begin))
+        at[begin] = clock.now()
         clock.sleep((end - begin) * 0.00001)
-
-    def admit(part: float) -> bool:
-        events.append(("asked", part * 10_000))
-        clock.sleep(0.2)
-        return True
 
     pacer = WritePacer(0.001, clock=clock)
     pacer.run(send, 0, 10_000, spread=2.0)
-    events.clear()
-    pacer.run(send, 0, 10_000, spread=2.0, admit=admit)
-    assert [what for what, _ in events] == ["asked", "sent"] * (len(events) // 2)
-    sizes = [rows for what, rows in events if what == "sent"]
-    assert [rows for what, rows in events if what == "asked"] == pytest.approx(sizes)
-    assert max(sizes) <= 100
+    at.clear()
+    began = clock.now()
+    pacer.run(send, 0, 10_000, spread=2.0, parts=parts)
+    half = min(at[begin] for begin in at if begin >= 5_000) - began
+    assert half == pytest.approx(2.0 * halves, abs=0.05)
+    assert clock.now() - began == pytest.approx(2.0, abs=0.05)
 
 
 def test_the_rests_of_a_busy_server_are_bounded() -> None:

@@ -92,9 +92,9 @@ class RowSender:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
     def load(
-        self, rows: Rows, spread: float = 0.0, admit: Callable[[float], bool] | None = None
+        self, rows: Rows, spread: float = 0.0, parts: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Load all `rows`: under a limit in pieces over `spread` seconds, by `admit` as in `Spread`, else at once.
+        """Load all `rows`: under a limit in pieces over `spread` seconds, by `parts` as in `Spread`, else at once.
 
         Raises:
             BadValueError: a value that cannot be stored exactly, found here.
@@ -119,7 +119,7 @@ class RowSender:
                 def send_in_turn(begin: int, end: int) -> float:
                     return in_turn(lambda: send(begin, end), until)
 
-                self._pacer.run(send_in_turn, 0, rows.num_rows, spread=spread, admit=admit)
+                self._pacer.run(send_in_turn, 0, rows.num_rows, spread=spread, parts=parts)
                 return
             most = rows.num_rows if self._words is None else IGNORED_ROWS
             for begin in range(0, rows.num_rows, max(1, most)):

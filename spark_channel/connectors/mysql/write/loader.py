@@ -440,7 +440,7 @@ class MysqlLoader:
 
     def _send(self, rows: Rows, spread: Spread = _AT_ONCE) -> None:
         assert self._sender is not None
-        self._sender.load(rows, spread.seconds, spread.admit)
+        self._sender.load(rows, spread.seconds, spread.parts)
 
     def judge(self, session: MysqlWriteSession, rows: Rows, before: int) -> None:
         self._replayed = None  # rows that were judged are not kept

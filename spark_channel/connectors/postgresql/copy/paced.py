@@ -6,7 +6,7 @@ works for no longer than a burst at a time; else they are short ones, too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -71,17 +71,17 @@ class PacedCopy:
         self,
         rows: int,
         spread: float,
-        admit: Callable[[float], bool] | None = None,
+        parts: Sequence[tuple[float, float]] = (),
         *,
         short_rows: int = 0,
     ) -> None:
-        """`rows` are sent over `spread` seconds, as `admit` lets them pass, see `Spread`; `short_rows`: by short COPYs
+        """`rows` are sent over `spread` seconds, evenly or by `parts` of it, see `Spread`; `short_rows`: by short COPYs
         of so many rows at most, or 0.
 
         They have more where the network takes so much of one that the rows would be late.
         """
         # The last COPY ends in time.
-        self._pacer.begin(rows, max(spread / 2, spread - self._way), admit)
+        self._pacer.begin(rows, max(spread / 2, spread - self._way), parts)
         self._rows_per_second = rows / spread if spread else math.inf
         self._least_rows = _due_in(_SHORT_WAYS * self._way, rows, spread) if spread else 1
         most = max(_SHORT_ROWS, _due_in(_SHORT_SECONDS, rows, spread))
@@ -108,7 +108,6 @@ class PacedCopy:
             else:
                 measured = _MEASURED_ROWS if pacer.row_seconds else pacer.rows
                 part = encode(rows.slice(at, min(short, measured) if is_fed else short))
-                pacer.admit(part.count)
                 begun = self._clock.now()
                 session.copy(schema, table, part)
                 pacer.took(part.count, self._clock.now() - begun)
@@ -123,7 +122,6 @@ class PacedCopy:
             nonlocal counted
             rows = part.count * sent // whole
             self._pacer.sent(rows - counted)
-            self._pacer.admit(rows - counted)
             counted = rows
             self._pacer.rest()
 

@@ -84,9 +84,8 @@ _ENCODED_BYTES = 1 << 20
 """The driver has them in memory, and sends them by one statement. COPY writes a bit as 5 bytes, and repeats a value of
 a dictionary.
 """
-_LEAST_PIECE, _LEAST_PIECES, _PIECE_SECONDS = 50, 16, 0.05
-"""In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end. A
-piece has the rows of so many seconds at most: a second sees one of each task more than its share."""
+_LEAST_PIECE, _LEAST_PIECES = 50, 16
+"""In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
 TASK_SECONDS = 2.5
 """How long a task should last under a limit: its rows are held, and added at its end."""
 _END_LATE = """
@@ -247,11 +246,8 @@ class Copier:
     ) -> None:
         """In pieces."""
         paced, count = self._paced(session), sum(rows.num_rows for rows in tables)
-        in_time = (
-            int(count * min(1.0, _PIECE_SECONDS / spread.seconds)) if spread.seconds else count
-        )
-        short_rows = max(_LEAST_PIECE, min(count // _LEAST_PIECES, in_time))
-        paced.begin(count, spread.seconds, spread.admit, short_rows=short_rows)
+        short_rows = max(_LEAST_PIECE, count // _LEAST_PIECES)
+        paced.begin(count, spread.seconds, spread.parts, short_rows=short_rows)
         for rows in tables:
             paced.copy(session, schema, table, rows, self.encoded)
 

@@ -203,8 +203,8 @@ class TaskAttempt(TaskWriter, Generic[S]):
                 options.capacity_bytes / max(1, tally.nbytes),
             )
             seconds = adding_seconds(took, room, overlapped=self.overlapped)
-            # Rows that are added much faster than they came do not wait for others in their transaction.
-            spread = Spread(seconds, self.admit if seconds >= took / 2 else None)
+            # Rows that are added much faster than they came are added evenly.
+            spread = Spread(seconds, self.arrived_parts if seconds > took / 2 else ())
         try:
             return self._policy.finish(_Ending(self.tolerant, self.refused, spread))
         except Exception as error:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -187,10 +187,10 @@ def test_the_rows_of_a_task_are_added_within_a_part_of_its_time(
         end: int,
         *,
         spread: float | None = None,
-        admit: Callable[[float], bool] | None = None,
+        parts: Sequence[tuple[float, float]] = (),
     ) -> None:
         spreads.append(spread)
-        run(pacer, work, begin, end, spread=spread, admit=admit)
+        run(pacer, work, begin, end, spread=spread, parts=parts)
 
     monkeypatch.setattr(WritePacer, "run", seen)
     _written(shop, "task", rowsPerSecond="1M")

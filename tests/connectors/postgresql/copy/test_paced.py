@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -75,7 +75,7 @@ def _sent(
     turns: int = 1,
     short_rows: int = 0,
     trip: float = NEAR_TRIP,
-    admit: Callable[[float], bool] | None = None,
+    parts: Sequence[tuple[float, float]] = (),
 ) -> _Server:
     """The last of some turns."""
     clock = VirtualClock()
@@ -84,7 +84,7 @@ def _sent(
     for _ in range(turns):
         server.short, server.fed, server.ids, server.at = [], [], [], []
         begun = clock.now()
-        paced.begin(count, spread, admit, short_rows=short_rows)
+        paced.begin(count, spread, parts, short_rows=short_rows)
         paced.copy(
             server,
             "s",
@@ -105,18 +105,17 @@ def test_a_quick_server_gets_a_short_copy_that_is_measured_and_one_that_is_fed()
     assert server.at[-1] == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("rows", [2_000, 10_000], ids=["short", "fed"])
-def test_all_rows_ask_to_pass(rows: int) -> None:
-    parts: list[float] = []
+def test_the_target_sees_the_limit_where_one_of_two_tasks_ends_amid_the_other() -> None:
+    """20 000 rows/s: half of it each for a second, then all of it for the other task, for half a second."""
 
-    def admit(part: float) -> bool:
-        parts.append(part)
-        return False
+    def sent(count: int, spread: float, *parts: tuple[float, float]) -> list[tuple[float, int]]:
+        server = _sent(count, spread, 0.000_001, turns=2, parts=parts)
+        assert server.fed == []
+        return list(zip(server.at, server.short, strict=True))
 
-    server = _sent(rows, 0.5, 0.000_001, admit=admit)
-    assert bool(server.fed) == (rows == 10_000)
-    assert sum(parts) == pytest.approx(1.0)
-    assert len(parts) > 5
+    arrived = [*sent(20_000, 1.5, (0.5, 2 / 3)), *sent(10_000, 1.0)]
+    most = max(sum(rows for at, rows in arrived if 0 <= at - begin < 1) for begin, _ in arrived)
+    assert most <= 1.05 * 20_000
 
 
 def test_a_server_that_is_slow_for_a_row_gets_short_ones_that_fit_a_burst() -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import TaskWriter, WritePlan
+from spark_channel.connectors.postgresql.copy.paced import PacedCopy
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.write.loader import PostgresHeldLoader
 from spark_channel.connectors.postgresql.write.staged_rows import bring_staged
@@ -236,29 +237,27 @@ def test_the_last_rows_of_a_task_are_spread_only_where_the_next_task_is_read_mea
     assert pg.psql("SELECT count(*) FROM t") == "10"
 
 
-@pytest.mark.parametrize(
-    ("overlapped", "seconds", "asks"), [(True, 2.0, True), (False, 2.0, False), (True, 60.0, False)]
-)
-def test_held_rows_ask_to_pass_where_adding_them_takes_about_as_long_as_they_took_to_come(
-    pg: Pg, monkeypatch: pytest.MonkeyPatch, overlapped: bool, seconds: float, asks: bool
+@pytest.mark.parametrize("overlapped", [True, False])
+def test_held_rows_are_added_at_the_speeds_at_which_they_came_where_that_takes_as_long(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, overlapped: bool
 ) -> None:
-    """Else their transaction would wait for others."""
-    asked = list[float]()
+    begin, seen = PacedCopy.begin, list[tuple[Any, ...]]()
 
-    def admit(part: float) -> bool:
-        asked.append(part)
-        return False
+    def look(paced: PacedCopy, rows: int, spread: float, *parts: Any, **more: Any) -> None:
+        seen.append(parts)
+        begin(paced, rows, spread, *parts, **more)
 
+    monkeypatch.setattr(PacedCopy, "begin", look)
     writer, plan = _begun(pg, capacityBytes="1MiB")
     clock = _Naps()
     monkeypatch.setattr(CLOCK, clock)
     task = writer.open(plan, 0, 0)
     assert isinstance(task, TaskAttempt)
-    task._clock, task.overlapped, task.admit = clock, overlapped, admit
+    task._clock, task.overlapped, task.arrived_parts = clock, overlapped, [(0.5, 0.9)]
     task.write(_rows(0, 100))
-    clock.advance(seconds)
+    clock.advance(2.0)
     task.close()
-    assert sum(asked) == pytest.approx(1.0 if asks else 0.0)
+    assert seen == [([(0.5, 0.9)] if overlapped else (),)]
 
 
 @pytest.mark.parametrize(
