@@ -7,6 +7,7 @@ it cannot do; and the claims of writes.
 import os
 import re
 from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -128,6 +129,16 @@ def verified(conninfo: str, option: str) -> str:
 
 def connected(conninfo: str, **settings: Any) -> "psycopg.Connection[tuple[Any, ...]]":
     """psycopg's connection. Warns once of a server that asks for the password in plain text, and proves nothing."""
+    import psycopg
+
+    try:
+        return _connected(conninfo, settings)
+    except psycopg.Error as error:
+        shown = copy(error)  # a copy has no `pgconn`, whose text has the whole login
+    raise shown
+
+
+def _connected(conninfo: str, settings: Mapping[str, Any]) -> "psycopg.Connection[tuple[Any, ...]]":
     import psycopg
 
     addresses = _place_to_warn_of(conninfo)

@@ -394,3 +394,20 @@ def test_no_variable_of_an_error_holds_the_login(scheme: str) -> None:
                 ]
                 assert held == [], frame
         link = link.__cause__ or link.__context__
+
+
+@pytest.mark.parametrize("half", ["reader", "writer"])
+def test_what_psycopg_keeps_of_a_connection_that_failed_is_not_shown(
+    half: str, closed_port: int
+) -> None:
+    secret = "QXZJ\u9f98QXZJ\u9f98QXZJ"
+    options = {
+        "url": f"postgresql://127.0.0.1:{closed_port}",
+        "dbtable": "t",
+        "sslpassword": secret,
+        "retryTimeout": "0.01",
+    }
+    connector = find_connector({half: "postgresql"}, half)
+    texts = list(shown(connector, half, options, opens=True))
+    assert any("Connection refused" in text for text in texts)
+    assert not any(leak(secret, text) for text in texts)
