@@ -183,6 +183,7 @@ class SessionPool:
                     _close([idle])
             if is_renewed:
                 return cast(_S, idle.session)
+        del key  # it has the login, and tools that report errors show the variables of each frame
         try:
             return make()
         except Exception as error:
