@@ -112,6 +112,7 @@ SPEAK_HTTP = {
     "connectors/http/client.py": "web service",
     "connectors/iceberg/catalog.py": "Iceberg's catalog, token",
     "connectors/iceberg/guard.py": "Iceberg's catalog, token",
+    "connectors/iceberg/lake_table.py": "Iceberg's catalog, token",
     "connectors/stream_load/client.py": "Stream Load",
     "observers/lineage.py": "OpenLineage",
     "observers/metrics.py": "OpenTelemetry",

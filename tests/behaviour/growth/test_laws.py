@@ -28,7 +28,7 @@ _ELSEWHERE = {
     "connections of a plan": "test_plans.py",
     "statements to the target in a dry run of new tables": "test_plans.py",
     "reads of SQLite's whole catalog in a dry run, claims aside": "test_catalogs.py",
-    "what PostgreSQL estimates for three named tables of its catalog": "test_catalogs.py",
+    "what PostgreSQL estimates, and MySQL and MariaDB open, for three named tables": "test_catalogs.py",
     "what PostgreSQL estimates for all tables of its catalog": "test_catalogs.py",
     "opens of a SQLite or DuckDB file, and lists of DuckDB's catalog, in a dry run": "test_catalogs.py",
     "questions to the publication and looks at the slot in that run": "test_followed_tables.py",
