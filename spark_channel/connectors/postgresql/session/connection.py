@@ -279,7 +279,7 @@ class PgSession(DriverSession):
                 self.pool_key = None
 
     def result_columns(self, query: str) -> list[ResultColumn]:
-        """The columns of the result of a query that was parsed."""
+        """The columns of the result of a query that was parsed, and returns no row."""
         raise NotImplementedError
 
     @abstractmethod

@@ -131,9 +131,9 @@ class PgPlanSession(PsycopgSession):
 
     def result_columns(self, query: str) -> list[ResultColumn]:
         with nullcontext() if self._is_begun else self.transaction():
-            self._run(f"EXPLAIN {query}")  # which is refused where it is more than one statement
             with self._cursor() as cursor:
-                cursor.execute(cast(Any, query))  # not every type has a binary form
+                # In binary it is one statement or refused. A type without a binary form fails with its first value.
+                cursor.execute(cast(Any, query), binary=True)
                 result = cursor.pgresult
                 assert result is not None
                 columns = [
