@@ -144,6 +144,12 @@ class PgPlanSession(PsycopgSession):
             types = (
                 {oid: about for oid, *about in self.rows(_TYPES.format(oids=oids))} if oids else {}
             )
+        for name, oid, _ in columns:
+            if oid not in types:
+                raise self._failure(
+                    f"{self.place}: another session dropped the type of column {name!r} (OID {oid}) while the query "
+                    "was planned: run again. If the query itself names the type, change the query"
+                )
         return [
             ResultColumn(name, types[oid][0], typmod, *types[oid][1:])
             for name, oid, typmod in columns

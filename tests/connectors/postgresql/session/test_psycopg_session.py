@@ -1,6 +1,7 @@
 """What a look at a query leaves on the server, and what it says of a query that it cannot describe."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,9 @@ def server() -> Iterator[PostgresServer]:
         server.close()
 
 
-def _session(server: PostgresServer) -> PgPlanSession:
+def _session(server: PostgresServer, kind: type[PgPlanSession] = PgPlanSession) -> PgPlanSession:
     options = PostgresReadOptions.parse({**server.login, "dbtable": "t"})[0]
-    return PgPlanSession(options, failure=SourceError, purpose="look")
+    return kind(options, failure=SourceError, purpose="look")
 
 
 def test_looks_at_queries_that_differ_in_a_literal_are_one_statement_of_the_servers_statistics(
@@ -70,3 +71,26 @@ def test_a_text_of_several_statements_is_refused_before_any_of_them_runs(
             _LOOK.format(query="SELECT 1) AS a; DROP TABLE kept; SELECT * FROM (SELECT 1")
         )
     assert server.psql("SELECT to_regclass('kept')") == "kept"
+
+
+class _DropsFirst(PgPlanSession):
+    """Between the look at a query and the one at its types another session drops one of these."""
+
+    server: PostgresServer
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        if "pg_type" in sql:
+            self.server.psql("DROP TYPE mood")
+        return super().rows(sql, parameters)
+
+
+def test_a_type_that_is_dropped_between_two_looks_is_named_with_its_column(
+    server: PostgresServer,
+) -> None:
+    server.psql("CREATE TYPE mood AS ENUM ('fine')")
+    _DropsFirst.server = server
+    with (
+        _session(server, _DropsFirst) as session,
+        pytest.raises(SourceError, match=r"dropped the type of column 'today' \(OID \d+\)"),
+    ):
+        session.result_columns(_LOOK.format(query="SELECT 1 AS n, 'fine'::mood AS today"))
