@@ -482,7 +482,8 @@ class CommonOptions(Options):
     )
     capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
     capacity_bytes: ByteAmount = Field(
-        64 << 20, description="capacity of the channel in Arrow bytes"
+        64 << 20,
+        description="capacity of the channel in Arrow bytes, of which a transfer without a limit holds an eighth",
     )
 
     @property
